@@ -1,0 +1,1 @@
+"""elbowroom: language models whose rare tokens are not pushed aside by cross-entropy."""
