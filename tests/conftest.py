@@ -1,4 +1,4 @@
-"""Settings for every test: shapes are checked (where beartype is there), one thread, fixed seeds."""
+"""Settings for every test: shapes are checked where beartype is there, one thread, one seed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ checker = "beartype.beartype" if importlib.util.find_spec("beartype") else None
 with install_import_hook("elbowroom", checker):
     import elbowroom  # noqa: F401
 
-import torch
+import torch  # noqa: E402
 
 
 @pytest.fixture(autouse=True)

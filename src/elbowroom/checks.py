@@ -121,6 +121,13 @@ def integer(name: str, value: object, *, at_least: int | None = None, fix: str =
     return value
 
 
+def flag(name: str, value: object) -> bool:
+    """Return ``value`` if it is True or False."""
+    if not isinstance(value, bool):
+        raise ArgumentTypeError(name, "True or False", describe(value))
+    return value
+
+
 def choice(name: str, value: object, choices: Sequence[str]) -> str:
     """Return ``value`` if it is one of the choices."""
     if value not in choices:

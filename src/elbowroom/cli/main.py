@@ -1,0 +1,159 @@
+"""The entry point of the command ``elbowroom``: finds the command, runs it, words its errors."""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import importlib
+import io
+import os
+import platform
+import re
+import sys
+from collections.abc import Sequence
+from types import ModuleType
+from typing import Any
+
+from elbowroom.errors import ElbowroomError
+
+COMMANDS = {  # each a module of this package, loaded when it is called
+    "margin": "how wide the margin should be: in closed form, or effective for a model",
+}
+
+HELP = """\
+usage: elbowroom COMMAND ... [--debug]
+
+Train language models whose rare tokens are not pushed aside by cross-entropy.
+
+commands:
+{commands}
+
+options:
+  -h, --help   show this, or the help of a command: elbowroom COMMAND --help
+  --version    show versions
+  --debug      show where an error comes from; may stand anywhere
+
+example:
+  elbowroom margin closed --vocab-size 50257 --top-p 0.999
+"""
+
+
+class UsageError(ElbowroomError):
+    """The command line cannot be understood."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line and return the exit code: 0, or 2 with one line on stderr.
+
+    Args:
+        argv: the arguments, those of the process if None.
+    """
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    debug = "--debug" in arguments
+    arguments = [argument for argument in arguments if argument != "--debug"]
+    try:
+        _run(arguments)
+        sys.stdout.flush()
+    except BrokenPipeError:  # whoever read us has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    except KeyboardInterrupt:
+        print("elbowroom: interrupted", file=sys.stderr)
+        return 130
+    except Exception as error:
+        if debug:
+            raise
+        print(f"elbowroom: {_one_line(error)}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def _run(arguments: list[str]) -> None:
+    if not arguments or arguments[0] in ("-h", "--help", "help"):
+        width = max(map(len, COMMANDS))
+        lines = [f"  {name:<{width}}   {text}" for name, text in COMMANDS.items()]
+        print(HELP.format(commands="\n".join(lines)), end="")
+        return
+    if arguments[0] == "--version":
+        print(_versions())
+        return
+    name, *rest = arguments
+    if name not in COMMANDS:
+        near = difflib.get_close_matches(name, COMMANDS, 1)
+        hint = f"did you mean {near[0]!r}?" if near else f"commands: {', '.join(COMMANDS)}"
+        raise UsageError(f"no command {name!r}; {hint}")
+    _parse(_load(name), f"elbowroom {name}", rest).run()
+
+
+def _load(name: str) -> ModuleType:
+    """Import a command's module; say clearly which package it lacks."""
+    try:
+        return importlib.import_module(f"elbowroom.cli.{name}")
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.startswith("elbowroom"):
+            raise
+        raise ElbowroomError(
+            f"the command line needs the package {error.name!r}, which is not installed; "
+            f"run: pip install {error.name}"
+        ) from error
+
+
+def _parse(module: ModuleType, prog: str, arguments: list[str]) -> Any:
+    """Make the command from its arguments; its usage errors come as one line."""
+    import tyro
+
+    config = (tyro.conf.FlagCreatePairsOff, tyro.conf.OmitArgPrefixes)
+    complaint = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(complaint):
+            return tyro.cli(
+                module.Command,
+                prog=prog,
+                description=module.__doc__,
+                args=arguments,
+                config=config,
+            )
+    except SystemExit as stop:
+        if not stop.code:  # help was asked for, and printed
+            return _Done()
+        raise UsageError(_unbox(complaint.getvalue(), prog)) from None
+
+
+class _Done:
+    def run(self) -> None:
+        """Do nothing more."""
+
+
+def _unbox(text: str, prog: str) -> str:
+    """Return, as one line, what a box that tyro drew complains about, and where help is."""
+    lines = [
+        line.strip("│| ") for line in text.splitlines() if not line.startswith(("╭", "╰", "+"))
+    ]
+    rule = next((i for i, line in enumerate(lines) if line and set(line) <= {"─", "-"}), len(lines))
+    complaint = " ".join(" ".join(lines[:rule]).split())
+    complaint = complaint.partition(" Got errors:")[0].replace("{None}|", "").rstrip(".")
+    help_of = re.search(rf"{prog}[a-z -]* --help", " ".join(lines[rule:]))
+    see = help_of.group() if help_of else f"{prog} --help"
+    return f"{complaint or 'the arguments cannot be understood'}; see {see}"
+
+
+def _one_line(error: Exception) -> str:
+    """Return an error as one line; an error that is not ours says so."""
+    text = " ".join(str(error).split())
+    if isinstance(error, ElbowroomError):
+        return text
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    return f"unexpected {type(error).__name__}: {text}; run again with --debug to see where"
+
+
+def _versions() -> str:
+    import torch
+
+    from elbowroom.provenance import version
+
+    python = platform.python_version()
+    return f"elbowroom {version()} (torch {torch.__version__}, Python {python})"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

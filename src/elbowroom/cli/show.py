@@ -1,0 +1,101 @@
+"""What commands have in common: results on a terminal, in a pipe, as JSON, and in a file."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, TypeAlias
+
+import tyro
+
+from elbowroom.errors import FileError
+from elbowroom.provenance import provenance, write_json
+
+# Options that may be left out, under a name without "None" in the help.
+Text: TypeAlias = Annotated[str | None, tyro.conf.arg(metavar="NAME")]
+Integer: TypeAlias = Annotated[int | None, tyro.conf.arg(metavar="INT")]
+Number: TypeAlias = Annotated[float | None, tyro.conf.arg(metavar="FLOAT")]
+File: TypeAlias = Annotated[Path | None, tyro.conf.arg(metavar="FILE")]
+
+
+@dataclass(kw_only=True)
+class Output:
+    """Where a result goes."""
+
+    json: bool = False
+    """Print the result as JSON, with its provenance."""
+    output: File = None
+    """Also write that JSON to this file, all of it or nothing."""
+
+    def check(self) -> None:
+        """Raise before the work begins if the file cannot be written after it."""
+        if self.output is None:
+            return
+        if self.output.is_dir():
+            raise FileError(f"{self.output}: expected a file to write, got a folder")
+        parent = next(p for p in self.output.absolute().parents if p.exists())
+        if not parent.is_dir() or not os.access(parent, os.W_OK):
+            raise FileError(f"{self.output}: no file can be made in {parent}")
+
+    def deliver(
+        self,
+        record: Mapping[str, Any],
+        rows: Sequence[Sequence[str]],
+        *,
+        command: Sequence[str],
+        seed: int | None = None,
+    ) -> None:
+        """Print a result, and write it if a file is named.
+
+        Args:
+            record: the result as plain data.
+            rows: the same for people; the first row is the heading.
+            command: the words that repeat it, without those that say where it goes.
+            seed: what decided its random numbers.
+        """
+        document: dict[str, Any] = dict(record)
+        if self.json or self.output is not None:
+            document["provenance"] = provenance(shlex.join(command), seed=seed)
+        if self.output is not None:
+            write_json(self.output, document)
+        if self.json:
+            print(json.dumps(document, indent=2, ensure_ascii=False))
+        elif sys.stdout.isatty():
+            _table(rows)
+        else:
+            for row in rows[1:]:
+                named = zip(rows[0], row, strict=True)
+                print("  ".join(f"{name}: {value}" for name, value in named))
+
+
+def _table(rows: Sequence[Sequence[str]]) -> None:
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD)
+    for i, name in enumerate(rows[0]):
+        table.add_column(name, justify="left" if i == 0 else "right")
+    for row in rows[1:]:
+        table.add_row(*row)
+    Console().print(table)
+
+
+@contextmanager
+def progress(what: str) -> Iterator[Callable[[int, int], None]]:
+    """Show progress on stderr if it is a terminal; yield what to call with (done, total)."""
+    if not sys.stderr.isatty():
+        yield lambda done, total: None
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(what, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)

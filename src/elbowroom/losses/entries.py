@@ -1,0 +1,168 @@
+"""The equations on the entries that a loss keeps, value and gradient in one go, by hand.
+
+`reference` leaves derivatives to autograd and needs all logits several times over. Here the kept
+logits of a block of tokens lie in a buffer that is overwritten with their gradients. The buffer
+has one of two layouts, and the equations need only four operations of it:
+
+* `Dense`: ``[R, n, V]``; dropped entries hold -inf, their gradient becomes 0.
+* `Listed`: only the kept entries, one after the other, token by token.
+
+Derivatives, for one token with coefficient ``c`` (the derivative of the reduced loss by this
+token's loss), smoothing ``e`` over ``K`` entries and z-loss ``s``::
+
+    l      = lse - (1 - e) z_y - e mean(z) + s lse^2,    lse over kept entries
+    dl/dz_i = p_i (1 + 2 s lse) - (1 - e) [i = y] - e / K
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from elbowroom.losses.reference import SMALLEST_FACTOR
+from elbowroom.losses.variants import Softminus
+
+
+class Dense:
+    """Entries as ``[R, n, V]``; ``smoothed`` says which of them smoothing spreads over."""
+
+    def __init__(self, target: Int[Tensor, "R n"], smoothed: Bool[Tensor, "R n V"]) -> None:
+        self.target = target[..., None]
+        self.smoothed = smoothed
+
+    def take(self, z: Float[Tensor, "R n V"]) -> Float[Tensor, "R n V"]:
+        """Return the entries of a dense block: all of them."""
+        return z
+
+    def spread(self, x: Float[Tensor, "R n"]) -> Tensor:
+        """Give each entry its token's number."""
+        return x[..., None]
+
+    def largest(self, x: Tensor) -> Float[Tensor, "R n"]:
+        """Return each token's largest entry."""
+        return x.amax(-1)
+
+    def total(self, x: Tensor) -> Float[Tensor, "R n"]:
+        """Return each token's sum."""
+        return x.sum(-1)
+
+    def smoothed_mean(self, x: Tensor) -> tuple[Float[Tensor, "R n"], Float[Tensor, "R n"]]:
+        """Return mean and number of the entries that smoothing spreads over."""
+        count = self.smoothed.sum(-1).to(x.dtype)
+        return x.masked_fill(~self.smoothed, 0.0).sum(-1) / count, count
+
+    def subtract_smoothed_(self, x: Tensor, y: Float[Tensor, "R n"]) -> None:
+        """Subtract each token's number from the entries that smoothing spreads over."""
+        x.sub_(y[..., None] * self.smoothed)
+
+    def at_target(self, x: Tensor) -> Float[Tensor, "R n"]:
+        """Return the target's entry."""
+        return x.gather(-1, self.target)[..., 0]
+
+    def add_at_target_(self, x: Tensor, y: Float[Tensor, "R n"]) -> None:
+        """Add to the target's entry."""
+        x.scatter_add_(-1, self.target, y[..., None])
+
+
+class Listed:
+    """Entries as a list ``[K]`` with their token ``row`` (sorted) and vocabulary ``column``."""
+
+    def __init__(self, keep: Bool[Tensor, "R n V"], target: Int[Tensor, "R n"]) -> None:
+        self.shape = target.shape
+        flat = keep.view(-1, keep.shape[-1])
+        self.row, self.column = flat.nonzero().unbind(1)
+        self.count = torch.bincount(self.row, minlength=flat.shape[0])
+        self.hit = (self.column == target.reshape(-1)[self.row]).nonzero()[:, 0]
+
+    def take(self, z: Float[Tensor, "R n V"]) -> Float[Tensor, " K"]:
+        """Return the listed entries of a dense block."""
+        return z.view(-1, z.shape[-1])[self.row, self.column]
+
+    def spread(self, x: Float[Tensor, "R n"]) -> Tensor:
+        """Give each entry its token's number."""
+        return x.reshape(-1)[self.row]
+
+    def largest(self, x: Tensor) -> Float[Tensor, "R n"]:
+        """Return each token's largest entry."""
+        out = x.new_full((self.shape.numel(),), -torch.inf)
+        return out.scatter_reduce_(0, self.row, x, "amax").view(self.shape)
+
+    def total(self, x: Tensor) -> Float[Tensor, "R n"]:
+        """Return each token's sum."""
+        return x.new_zeros(self.shape.numel()).index_add_(0, self.row, x).view(self.shape)
+
+    def smoothed_mean(self, x: Tensor) -> tuple[Float[Tensor, "R n"], Float[Tensor, "R n"]]:
+        """Return mean and number of the kept entries."""
+        count = self.count.view(self.shape).to(x.dtype)
+        return self.total(x) / count, count
+
+    def subtract_smoothed_(self, x: Tensor, y: Float[Tensor, "R n"]) -> None:
+        """Subtract each token's number from its entries."""
+        x.sub_(self.spread(y))
+
+    def at_target(self, x: Tensor) -> Float[Tensor, "R n"]:
+        """Return the target's entry."""
+        return x[self.hit].view(self.shape)
+
+    def add_at_target_(self, x: Tensor, y: Float[Tensor, "R n"]) -> None:
+        """Add to the target's entry."""
+        x[self.hit] += y.reshape(-1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Terms:
+    """Numbers that the equations take: smoothing, z-loss and each token's coefficient."""
+
+    label_smoothing: float
+    z_loss: float
+    coefficient: Float[Tensor, "R n"] | None  # None: the gradient is not wanted
+
+
+def cross_entropy_(x: Tensor, layout: Dense | Listed, terms: Terms) -> Float[Tensor, "R n"]:
+    """Return each token's loss; turn ``x``, the kept logits, into coefficient * gradient."""
+    e, s, c = terms.label_smoothing, terms.z_loss, terms.coefficient
+    at_target, largest = layout.at_target(x), layout.largest(x)
+    mean, count = layout.smoothed_mean(x) if e else (at_target, at_target)
+    x.sub_(layout.spread(largest)).exp_()
+    total = layout.total(x)
+    lse = largest + total.log()
+    loss = lse - at_target
+    if e:
+        loss = loss + e * (at_target - mean)
+    if s:
+        loss = loss + s * lse**2
+    if c is not None:
+        x.mul_(layout.spread(c * (1 + 2 * s * lse) / total))
+        layout.add_at_target_(x, (e - 1) * c)
+        if e:
+            layout.subtract_smoothed_(x, e * c / count)
+    return loss
+
+
+def softminus_(
+    x: Tensor,
+    layout: Dense | Listed,
+    margin: Float[Tensor, "R n"],
+    variant: Softminus,
+    terms: Terms,
+) -> Float[Tensor, "R n"]:
+    """Do as `cross_entropy_`, of ``z' = z + c log(1 - exp(-(z - theta) / c))``.
+
+    With ``a = dz'/dz = 1 / (1 - exp(-(z - theta) / c))``, or 1 where clamped, an entry's gradient
+    is that by ``z'`` times ``a``; ``theta`` collects ``-sum (a - 1) dl/dz'`` for the target.
+    """
+    lowest = torch.finfo(x.dtype).min  # for -inf, lest it meet the -inf of dropped entries
+    theta = (layout.at_target(x) - margin).clamp_(min=lowest)
+    factor = -torch.expm1((layout.spread(theta) - x) / variant.c)
+    slope = torch.where(factor < SMALLEST_FACTOR, torch.ones_like(factor), 1 / factor)
+    x.add_(factor.clamp_(min=SMALLEST_FACTOR).log_(), alpha=variant.c)
+    loss = cross_entropy_(x, layout, terms)
+    if terms.coefficient is not None:
+        through_theta = layout.total((slope - 1).mul_(x)).neg_()
+        x.mul_(slope)
+        if not variant.detach_threshold:
+            layout.add_at_target_(x, through_theta)
+    return loss

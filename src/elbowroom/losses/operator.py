@@ -1,0 +1,203 @@
+"""The chunked sweep as a custom operator, and the autograd function that hands its gradients out.
+
+As an operator the sweep is one opaque node to ``torch.compile``. It returns losses and gradients
+together. Where the derivatives by the tokens' losses are known beforehand (mean, sum), gradients
+are made in the forward pass; for ``reduction="none"`` they are known in the backward pass only,
+and there the sweep is made a second time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from elbowroom.losses.chunked import empty_stats, sweep
+from elbowroom.losses.problem import Head, Tokens, compute_dtype
+from elbowroom.losses.products import Needs
+from elbowroom.losses.spec import Spec, TokenStats
+from elbowroom.losses.variants import Decoupled, DetachedBelow, Leaky, RareOnly, Softminus, Variant
+
+
+def loss_and_stats(
+    head: Head, tokens: Tokens, spec: Spec, *, stats: bool
+) -> tuple[Tensor, TokenStats | None]:
+    """Return the reduced loss, differentiable by hidden, weight and bias, and what it saw."""
+    inputs = (head.hidden, head.weight, head.bias)
+    needs = [torch.is_grad_enabled() and x is not None and x.requires_grad for x in inputs]
+    variant, numbers, rows = _pack_variant(spec.variant)
+    value, *others = _Loss.apply(  # type: ignore[no-untyped-call]
+        *inputs,
+        tokens.coefficients(compute_dtype(head.hidden.dtype)),
+        (tokens.target, tokens.counted, spec.margin, spec.protect, rows),
+        (variant, numbers, head.logit_scale, head.softcap, spec.label_smoothing, spec.z_loss),
+        (needs, tokens.reduction == "none", stats),
+    )
+    if tokens.reduction == "none":
+        value = value.view(tokens.shape)
+    elif not tokens.runs:
+        value = value[0]
+    return value, TokenStats(*others) if stats else None
+
+
+class _Loss(torch.autograd.Function):
+    """``[R]`` sums of coefficient times loss, or ``[R, N]`` for each token; then statistics."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        hidden: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        coefficient: Tensor,
+        tensors: tuple[Tensor | None, ...],
+        numbers: tuple[Any, ...],
+        flags: tuple[list[bool], bool, bool],
+    ) -> tuple[Tensor, ...]:
+        needs, per_token, stats = flags
+        known = any(needs) and not per_token
+        losses, *rest = _sweep(
+            hidden,
+            weight,
+            bias,
+            coefficient if known else None,
+            *tensors,
+            *numbers,
+            needs if known else [False] * 3,
+            stats,
+        )
+        gradients, others = rest[:3], rest[3:]
+        if per_token:
+            ctx.save_for_backward(hidden, weight, bias, coefficient, *tensors)
+        else:
+            ctx.save_for_backward(*gradients)
+        ctx.dtypes = [None if x is None else x.dtype for x in (hidden, weight, bias)]
+        ctx.numbers, ctx.flags = numbers, flags
+        ctx.mark_non_differentiable(*others)
+        weighted = torch.where(coefficient == 0, 0.0, losses) * coefficient
+        return (weighted if per_token else weighted.sum(-1), *others)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, upstream: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
+        needs, per_token, _stats = ctx.flags
+        if per_token:
+            hidden, weight, bias, coefficient, *tensors = ctx.saved_tensors
+            c = coefficient * upstream
+            gradients = _sweep(hidden, weight, bias, c, *tensors, *ctx.numbers, needs, False)[1:4]
+        else:
+            gradients = [_scaled(x, upstream) for x in ctx.saved_tensors]
+        out = [
+            x.to(dtype) if need else None
+            for x, need, dtype in zip(gradients, needs, ctx.dtypes, strict=True)
+        ]
+        return (*out, None, None, None, None)
+
+
+def _scaled(gradient: Tensor, upstream: Tensor) -> Tensor:
+    """Multiply a gradient of each run; on a CPU, spare the pass where the factor is 1."""
+    if gradient.numel() == 0:
+        return gradient
+    on_host = upstream.device.type == "cpu" and not torch.compiler.is_compiling()
+    if on_host and bool((upstream == 1).all()):
+        return gradient
+    return gradient * upstream.view(-1, *[1] * (gradient.ndim - 1))
+
+
+@torch.library.custom_op("elbowroom::chunked_sweep", mutates_args=())
+def _sweep(
+    hidden: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    coefficient: Tensor | None,
+    target: Tensor,
+    counted: Tensor,
+    margin: Tensor,
+    protect: Tensor | None,
+    rows: Tensor | None,
+    variant: str,
+    numbers: Sequence[float],
+    logit_scale: float,
+    softcap: float | None,
+    label_smoothing: float,
+    z_loss: float,
+    needs: Sequence[bool],
+    stats: bool,
+) -> list[Tensor]:
+    """Return losses, three gradients (empty where not needed) and five statistics (or none)."""
+    head = Head(hidden=hidden, weight=weight, bias=bias, logit_scale=logit_scale, softcap=softcap)
+    tokens = Tokens(
+        target=target,
+        counted=counted,
+        weights=None,
+        normalizer=None,
+        reduction="none",
+        shape=tuple(target.shape),
+        runs=True,
+    )
+    spec = Spec(
+        margin=margin,
+        protect=protect,
+        variant=_unpack_variant(variant, numbers, rows),
+        label_smoothing=label_smoothing,
+        z_loss=z_loss,
+    )
+    done = sweep(head, tokens, spec, coefficient, Needs(*needs), stats=stats)
+    gradients = [
+        done.losses.new_empty(0) if x is None else x for x in (done.hidden, done.weight, done.bias)
+    ]
+    return [done.losses, *gradients, *([] if done.stats is None else done.stats.tensors())]
+
+
+@_sweep.register_fake
+def _(
+    hidden: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    coefficient: Tensor | None,
+    target: Tensor,
+    *arguments: Any,
+) -> list[Tensor]:
+    needs, stats = arguments[-2:]
+    losses = hidden.new_empty(target.shape, dtype=compute_dtype(hidden.dtype))
+    gradients = [
+        losses.new_empty(like.shape if need else (0,))
+        for like, need in zip((hidden, weight, weight[..., 0]), needs, strict=True)
+    ]
+    others = empty_stats(losses, weight.shape[1]).tensors() if stats else []
+    return [losses, *gradients, *others]
+
+
+def _pack_variant(variant: Variant | None) -> tuple[str, list[float], Tensor | None]:
+    match variant:
+        case None:
+            return "", [], None
+        case Softminus():
+            return "Softminus", [float(variant.c), float(variant.detach_threshold)], None
+        case Leaky():
+            return "Leaky", [float(variant.weight)], None
+        case RareOnly():
+            return "RareOnly", [], variant.rows
+        case _:
+            return type(variant).__name__, [], None
+
+
+def _unpack_variant(name: str, numbers: Sequence[float], rows: Tensor | None) -> Variant | None:
+    match name:
+        case "":
+            return None
+        case "Softminus":
+            return Softminus(numbers[0], bool(numbers[1]))
+        case "Leaky":
+            return Leaky(numbers[0])
+        case "DetachedBelow":
+            return DetachedBelow()
+        case "Decoupled":
+            return Decoupled()
+        case _:
+            assert name == "RareOnly"
+            assert rows is not None
+            return RareOnly(rows)

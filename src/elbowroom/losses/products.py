@@ -1,0 +1,153 @@
+"""The products with the head's matrix, block by block: logits, and the gradients they pass on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from elbowroom.losses.entries import Listed
+from elbowroom.losses.problem import Head, compute_dtype
+
+TILE = 2**22  # entries of a 16-bit weight converted at a time
+LIST_LENGTH = 2**21  # entries listed before they are summed into the weight's gradient
+LIST_ROWS = 4096  # rows of the weight's gradient summed at a time
+
+
+@dataclass(frozen=True)
+class Needs:
+    """Which gradients are wanted."""
+
+    hidden: bool
+    weight: bool
+    bias: bool
+
+
+@dataclass(frozen=True)
+class Block:
+    """Runs and tokens of a problem that are worked on at once."""
+
+    runs: slice
+    tokens: slice
+
+    def cut(self, x: Tensor) -> Tensor:
+        """Cut the block out of ``[R, N, ...]``, where R and N may be 1 and broadcast."""
+        x = x if x.shape[0] == 1 else x[self.runs]
+        return x if x.shape[1] == 1 else x[:, self.tokens]
+
+
+class Products:
+    """Makes logits and accumulates gradients, in the dtype that sums are kept in.
+
+    Attributes:
+        hidden, weight, bias: the gradients so far; None where not wanted.
+        may_list: whether `add_listed` can be used.
+    """
+
+    def __init__(self, head: Head, needs: Needs, block_entries: int) -> None:
+        self.head = head
+        self.dtype = compute_dtype(head.hidden.dtype)
+        self.hidden = self._zeros(head.hidden) if needs.hidden else None
+        self.weight = self._zeros(head.weight) if needs.weight else None
+        self.bias = self._zeros(head.weight[..., 0]) if needs.bias else None
+        self._buffer = head.hidden.new_empty(block_entries, dtype=self.dtype)
+        self._lists: list[tuple[Tensor, Tensor, Tensor]] = []  # token, column, gradient
+        self._run = 0  # that the lists belong to
+        on_cpu = head.hidden.device.type == "cpu"  # elsewhere a list's length costs a wait
+        self.may_list = on_cpu and head.weight.dtype == self.dtype
+
+    def _zeros(self, like: Tensor) -> Tensor:
+        return torch.zeros(like.shape, dtype=self.dtype, device=like.device)
+
+    def _tiles(self, block: Block) -> Iterator[tuple[slice, Float[Tensor, "r v D"]]]:
+        """Yield slices of the vocabulary and their rows, converted where they must be."""
+        weight = self.head.weight[block.runs]
+        runs, vocab, width = weight.shape
+        step = vocab if weight.dtype == self.dtype else max(1, TILE // (runs * max(1, width)))
+        for start in range(0, vocab, step):
+            tile = slice(start, min(start + step, vocab))
+            yield tile, weight[:, tile].to(self.dtype)
+
+    def logits(
+        self, block: Block, hidden: Float[Tensor, "r n D"]
+    ) -> tuple[Float[Tensor, "r n V"], Float[Tensor, "r n V"] | None]:
+        """Return logits in a buffer that the next call reuses, and dz/draw unless it is 1."""
+        head = self.head
+        shape = (*hidden.shape[:2], head.vocab_size)
+        z = self._buffer[: shape[0] * shape[1] * shape[2]].view(shape)
+        for tile, rows in self._tiles(block):
+            torch.bmm(hidden, rows.mT, out=z[..., tile])
+        if head.bias is not None:
+            z += head.bias[block.runs, None].to(self.dtype)
+        if head.softcap is not None:
+            z.div_(head.softcap).tanh_()
+            slope = (1 - z * z).mul_(head.logit_scale)
+            return z.mul_(head.softcap * head.logit_scale), slope
+        if head.logit_scale != 1.0:
+            z *= head.logit_scale
+        return z, None
+
+    def add_dense(
+        self,
+        block: Block,
+        hidden: Float[Tensor, "r n D"],
+        raw: Float[Tensor, "r n V"],
+        below: Bool[Tensor, "r n V"] | None,
+    ) -> None:
+        """Add gradients from that of the raw logits; rows get nothing where ``below``."""
+        if self.hidden is not None:
+            out = self.hidden[block.runs, block.tokens]
+            for tile, rows in self._tiles(block):
+                out.baddbmm_(raw[..., tile], rows)
+        if below is not None:
+            raw.masked_fill_(below, 0.0)
+        if self.weight is not None:
+            self.weight[block.runs].baddbmm_(raw.mT, hidden)
+        if self.bias is not None:
+            self.bias[block.runs] += raw.sum(1)
+
+    def add_listed(self, block: Block, raw: Float[Tensor, " K"], entries: Listed) -> None:
+        """Add gradients from the listed entries of one run."""
+        run = block.runs.start
+        if self.hidden is not None:
+            self.hidden[run, block.tokens] = F.embedding_bag(
+                entries.column,
+                self.head.weight[run],
+                entries.count.cumsum(0) - entries.count,
+                mode="sum",
+                per_sample_weights=raw,
+            )
+        if self.bias is not None:
+            self.bias[run].index_add_(0, entries.column, raw)
+        if self.weight is None:
+            return
+        if run != self._run or sum(len(raw) for _, _, raw in self._lists) > LIST_LENGTH:
+            self.finish()
+        self._run = run
+        token = (entries.row + block.tokens.start).int()
+        self._lists.append((token, entries.column.int(), raw))
+
+    def finish(self) -> None:
+        """Sum the lists into the weight's gradient, row by row: a product with few entries."""
+        if not self._lists or self.weight is None:
+            return
+        token, column, raw = map(torch.cat, zip(*self._lists, strict=True))
+        self._lists.clear()
+        column, order = column.sort(stable=True)
+        token, raw = token[order], raw[order]
+        vocab = self.head.vocab_size
+        edges = torch.searchsorted(column, torch.arange(vocab + 1, dtype=column.dtype))
+        for start in range(0, vocab, LIST_ROWS):
+            stop = min(start + LIST_ROWS, vocab)
+            first, last = int(edges[start]), int(edges[stop])
+            self.weight[self._run, start:stop] += F.embedding_bag(
+                token[first:last],
+                self.head.hidden[self._run],
+                (edges[start:stop] - first).to(token.dtype),
+                mode="sum",
+                per_sample_weights=raw[first:last],
+            )
