@@ -1,1 +1,34 @@
-"""elbowroom: language models whose rare tokens are not pushed aside by cross-entropy."""
+"""elbowroom: language models whose rare tokens are not pushed aside by cross-entropy.
+
+    import elbowroom as er
+
+    loss = er.linear_thresholded_cross_entropy(hidden, weight, target, margin=2.0)
+
+Losses: `thresholded_cross_entropy`, `linear_thresholded_cross_entropy`, as modules
+`ThresholdedCrossEntropy` and `LinearThresholdedCrossEntropy`; `variants` of them; `margins`, how
+wide; `RowAdamW`, an optimizer that leaves untouched rows alone; `TokenCounts`, which tokens are
+rare; `rivals`, what others propose; `metrics` and `diagnose`, what came of it.
+"""
+
+from elbowroom import margins
+from elbowroom.counts import TokenCounts
+from elbowroom.losses import (
+    LossStats,
+    linear_thresholded_cross_entropy,
+    thresholded_cross_entropy,
+    variants,
+)
+from elbowroom.losses.modules import LinearThresholdedCrossEntropy, ThresholdedCrossEntropy
+
+__version__ = "0.1.0.dev0"
+
+__all__ = [
+    "LinearThresholdedCrossEntropy",
+    "LossStats",
+    "ThresholdedCrossEntropy",
+    "TokenCounts",
+    "linear_thresholded_cross_entropy",
+    "margins",
+    "thresholded_cross_entropy",
+    "variants",
+]

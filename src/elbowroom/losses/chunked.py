@@ -147,7 +147,8 @@ class Sweep:
             layout: Dense | Listed = Dense(target, ~dropped)
             losses = with_entries_below_(z, target, below, dropped, spec.variant, terms)
         else:
-            x, layout = lay_out(z, target, dropped.logical_or_(below), products.may_list)
+            keep = dropped.logical_or_(below).logical_not_()
+            x, layout = lay_out(z, target, keep, products.may_list, spec)
             losses = without_entries_below_(x, layout, spec, terms)
         self.losses[block.runs, block.tokens] = losses
         if coefficient is None:
@@ -166,17 +167,17 @@ class Sweep:
 def lay_out(
     z: Float[Tensor, "r n V"],
     target: Int[Tensor, "r n"],
-    dropped: Bool[Tensor, "r n V"],
+    keep: Bool[Tensor, "r n V"],
     may_list: bool,
+    spec: Spec,
 ) -> tuple[Tensor, Dense | Listed]:
     """Choose the layout by the share that is kept; return the entries in it."""
-    keep = ~dropped
     if may_list and z.shape[0] == 1:
         kept = keep.view(torch.int8).sum(-1, dtype=torch.int32).sum()  # fast, unlike keep.sum()
         if int(kept) <= LIST_SHARE * keep.numel():
             listed = Listed(keep, target)
             return listed.take(z), listed
-    return z.masked_fill_(dropped, -torch.inf), Dense(target, keep)
+    return z, Dense(target, keep, largest_kept=spec.protect is None)
 
 
 def without_entries_below_(
@@ -201,20 +202,19 @@ def with_entries_below_(
 
     For `Decoupled` that is the gradient which hidden gets.
     """
+    keep = ~dropped
     if isinstance(variant, Leaky):
         w, c = variant.weight, terms.coefficient
         thresholded, plain = (
             replace(terms, coefficient=None if c is None else share * c) for share in (1 - w, w)
         )
-        kept = ~(below | dropped)
-        y = z.masked_fill(~kept, -torch.inf)
-        losses = (1 - w) * cross_entropy_(y, Dense(target, kept), thresholded)
-        z.masked_fill_(dropped, -torch.inf)
-        losses = losses + w * cross_entropy_(z, Dense(target, ~dropped), plain)
+        y = z.clone()
+        losses = (1 - w) * cross_entropy_(y, Dense(target, keep & ~below), thresholded)
+        losses = losses + w * cross_entropy_(z, Dense(target, keep), plain)
         z.add_(y)
         return losses
-    smoothed = ~dropped if isinstance(variant, Decoupled) else ~(below | dropped)
-    losses = cross_entropy_(z.masked_fill_(dropped, -torch.inf), Dense(target, smoothed), terms)
+    smoothed = keep if isinstance(variant, Decoupled) else keep & ~below
+    losses = cross_entropy_(z, Dense(target, keep, smoothed), terms)
     if isinstance(variant, DetachedBelow):
         z.masked_fill_(below, 0.0)
     return losses

@@ -2,9 +2,9 @@
 
 `reference` leaves derivatives to autograd and needs all logits several times over. Here the kept
 logits of a block of tokens lie in a buffer that is overwritten with their gradients. The buffer
-has one of two layouts, and the equations need only four operations of it:
+has one of two layouts, and the equations need only a few operations of it:
 
-* `Dense`: ``[R, n, V]``; dropped entries hold -inf, their gradient becomes 0.
+* `Dense`: ``[R, n, V]``, with a mask of what is kept.
 * `Listed`: only the kept entries, one after the other, token by token.
 
 Derivatives, for one token with coefficient ``c`` (the derivative of the reduced loss by this
@@ -27,11 +27,31 @@ from elbowroom.losses.variants import Softminus
 
 
 class Dense:
-    """Entries as ``[R, n, V]``; ``smoothed`` says which of them smoothing spreads over."""
+    """Entries as ``[R, n, V]``, of which ``keep`` says the kept ones.
 
-    def __init__(self, target: Int[Tensor, "R n"], smoothed: Bool[Tensor, "R n V"]) -> None:
+    Dropped entries hold any logit, and their gradient becomes 0: multiplying by a mask is far
+    cheaper on a CPU than filling with -inf by a mask and taking the exponential of that.
+
+    Args:
+        target: the tokens' targets, which are kept.
+        keep: what is in the log-sum-exp.
+        smoothed: what smoothing spreads over; None for ``keep``.
+        largest_kept: whether the largest entry of each token is known to be a kept one, as it is
+            where only a threshold drops: the largest lies above the target.
+    """
+
+    def __init__(
+        self,
+        target: Int[Tensor, "R n"],
+        keep: Bool[Tensor, "R n V"],
+        smoothed: Bool[Tensor, "R n V"] | None = None,
+        *,
+        largest_kept: bool = False,
+    ) -> None:
         self.target = target[..., None]
-        self.smoothed = smoothed
+        self.keep = keep
+        self.smoothed = keep if smoothed is None else smoothed
+        self.largest_kept = largest_kept
 
     def take(self, z: Float[Tensor, "R n V"]) -> Float[Tensor, "R n V"]:
         """Return the entries of a dense block: all of them."""
@@ -41,9 +61,16 @@ class Dense:
         """Give each entry its token's number."""
         return x[..., None]
 
-    def largest(self, x: Tensor) -> Float[Tensor, "R n"]:
-        """Return each token's largest entry."""
-        return x.amax(-1)
+    def exponentiate_(self, x: Tensor) -> Float[Tensor, "R n"]:
+        """Turn kept entries into ``exp(x - m)``, dropped ones into 0; return ``m``, the largest."""
+        if self.largest_kept:
+            largest = x.amax(-1)
+            x.sub_(largest[..., None])
+        else:
+            largest = x.masked_fill(~self.keep, -torch.inf).amax(-1)
+            x.sub_(largest[..., None]).clamp_(max=0.0)
+        x.exp_().mul_(self.keep)
+        return largest
 
     def total(self, x: Tensor) -> Float[Tensor, "R n"]:
         """Return each token's sum."""
@@ -85,10 +112,12 @@ class Listed:
         """Give each entry its token's number."""
         return x.reshape(-1)[self.row]
 
-    def largest(self, x: Tensor) -> Float[Tensor, "R n"]:
-        """Return each token's largest entry."""
+    def exponentiate_(self, x: Tensor) -> Float[Tensor, "R n"]:
+        """Turn entries into ``exp(x - m)``; return ``m``, each token's largest."""
         out = x.new_full((self.shape.numel(),), -torch.inf)
-        return out.scatter_reduce_(0, self.row, x, "amax").view(self.shape)
+        largest = out.scatter_reduce_(0, self.row, x, "amax").view(self.shape)
+        x.sub_(self.spread(largest)).exp_()
+        return largest
 
     def total(self, x: Tensor) -> Float[Tensor, "R n"]:
         """Return each token's sum."""
@@ -124,9 +153,9 @@ class Terms:
 def cross_entropy_(x: Tensor, layout: Dense | Listed, terms: Terms) -> Float[Tensor, "R n"]:
     """Return each token's loss; turn ``x``, the kept logits, into coefficient * gradient."""
     e, s, c = terms.label_smoothing, terms.z_loss, terms.coefficient
-    at_target, largest = layout.at_target(x), layout.largest(x)
+    at_target = layout.at_target(x)
     mean, count = layout.smoothed_mean(x) if e else (at_target, at_target)
-    x.sub_(layout.spread(largest)).exp_()
+    largest = layout.exponentiate_(x)
     total = layout.total(x)
     lse = largest + total.log()
     loss = lse - at_target
@@ -154,7 +183,7 @@ def softminus_(
     With ``a = dz'/dz = 1 / (1 - exp(-(z - theta) / c))``, or 1 where clamped, an entry's gradient
     is that by ``z'`` times ``a``; ``theta`` collects ``-sum (a - 1) dl/dz'`` for the target.
     """
-    lowest = torch.finfo(x.dtype).min  # for -inf, lest it meet the -inf of dropped entries
+    lowest = torch.finfo(x.dtype).min  # for -inf, lest it meet the -inf of an impossible token
     theta = (layout.at_target(x) - margin).clamp_(min=lowest)
     factor = -torch.expm1((layout.spread(theta) - x) / variant.c)
     slope = torch.where(factor < SMALLEST_FACTOR, torch.ones_like(factor), 1 / factor)
