@@ -8,7 +8,11 @@ from collections.abc import Iterator
 import pytest
 from jaxtyping import config, install_import_hook
 
-checker = "beartype.beartype" if importlib.util.find_spec("beartype") else None
+checker = None
+if importlib.util.find_spec("beartype"):
+    import tests.checking
+
+    checker = "tests.checking.check"
 with install_import_hook("elbowroom", checker):
     import elbowroom  # noqa: F401
 

@@ -10,7 +10,7 @@ wide; `RowAdamW`, an optimizer that leaves untouched rows alone; `TokenCounts`, 
 rare; `rivals`, what others propose; `metrics` and `diagnose`, what came of it.
 """
 
-from elbowroom import margins
+from elbowroom import diagnose, init, margins, metrics, rivals
 from elbowroom.counts import TokenCounts
 from elbowroom.losses import (
     LossStats,
@@ -19,16 +19,23 @@ from elbowroom.losses import (
     variants,
 )
 from elbowroom.losses.modules import LinearThresholdedCrossEntropy, ThresholdedCrossEntropy
+from elbowroom.optim import RowAdamW, SeparatedEmbedding
 
 __version__ = "0.1.0.dev0"
 
 __all__ = [
     "LinearThresholdedCrossEntropy",
     "LossStats",
+    "RowAdamW",
+    "SeparatedEmbedding",
     "ThresholdedCrossEntropy",
     "TokenCounts",
+    "diagnose",
+    "init",
     "linear_thresholded_cross_entropy",
     "margins",
+    "metrics",
+    "rivals",
     "thresholded_cross_entropy",
     "variants",
 ]

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 import torch
-from jaxtyping import Bool, Float, Int, Num
+from jaxtyping import Bool, Float, Int, Integer, Num
 from torch import Tensor, nn
 
 from elbowroom import checks
@@ -59,8 +59,8 @@ class TokenCounts(nn.Module):
 
     @classmethod
     def from_tokens(
-        cls, tokens: Int[Tensor, " *shape"], vocab_size: int, *, ignore_index: int = -100
-    ) -> Self:
+        cls, tokens: Integer[Tensor, " *shape"], vocab_size: int, *, ignore_index: int = -100
+    ) -> TokenCounts:
         """Count the token ids in ``tokens``, of any shape; ``ignore_index`` does not count.
 
         Example:
@@ -83,7 +83,7 @@ class TokenCounts(nn.Module):
         steps: int | None,
         runs: int | None = None,
         device: torch.device | str | None = None,
-    ) -> Self:
+    ) -> TokenCounts:
         """Start from zero and count what `update` is given.
 
         Args:
@@ -112,7 +112,7 @@ class TokenCounts(nn.Module):
         return result
 
     @torch.no_grad()
-    def update(self, target: Int[Tensor, " *shape"], ignore_index: int = -100) -> None:
+    def update(self, target: Integer[Tensor, " *shape"], ignore_index: int = -100) -> None:
         """Count one step's targets, ``[...]`` or ``[R, ...]``, and forget the step K ago.
 
         Does not wait for the device. The memory of steps grows when a step is longer than those
@@ -194,7 +194,7 @@ class TokenCounts(nn.Module):
     def rare(
         self,
         *,
-        at_most: float | None = None,
+        at_most: int | float | None = None,
         share: float | None = None,
         quantile: float | None = None,
         group_of_token: Int[Tensor, " V"] | None = None,
@@ -249,7 +249,8 @@ class TokenCounts(nn.Module):
             return (torch.isin(group, chosen) & (group >= 0)).expand_as(self.counts)
         assert language_share is not None
         bound = checks.number("language_share", language_share, at_least=0.0, at_most=1.0)
-        return self._share_of_group(group) < bound
+        sums = self._count_of_group(group).double()
+        return (sums * _ROUNDING < bound * self.total.double()[..., None]) & (group >= 0)
 
     def _check_running(self, purpose: str) -> None:
         if not self.is_running:
@@ -262,14 +263,12 @@ class TokenCounts(nn.Module):
         checks.same_device("group_of_token", group_of_token, "counts", self.counts)
         return group_of_token.long()
 
-    def _share_of_group(self, group: Int[Tensor, " V"]) -> Float[Tensor, "*runs V"]:
-        """Return the share of all occurrences of each token's group; infinite for no group."""
+    def _count_of_group(self, group: Int[Tensor, " V"]) -> Num[Tensor, "*runs V"]:
+        """Return the occurrences of each token's group as a whole."""
         # Groups are numbered anew, from 0 to at most V - 1, so that no size depends on the ids.
-        order = group.sort().values
-        local = torch.searchsorted(order, group)
-        frequency = self.frequency()
-        sums = torch.zeros_like(frequency).index_add_(-1, local, frequency)
-        return sums.index_select(-1, local).masked_fill(group < 0, math.inf)
+        local = torch.searchsorted(group.sort().values, group)
+        sums = torch.zeros_like(self.counts).index_add_(-1, local, self.counts)
+        return sums.index_select(-1, local)
 
     def bins(self, k: int, *, spacing: BinSpacing = "log") -> Int[Tensor, "*runs V"]:
         r"""Return the frequency bin of each token id, 0 (rarest) to ``k - 1``; equal counts share.
@@ -309,7 +308,7 @@ class TokenCounts(nn.Module):
         window = f", running over {self.steps or 'all'} steps" if self.is_running else ""
         return f"{', '.join(map(str, self.counts.shape))}{window}"
 
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> TokenCounts:
         def move_only(t: Tensor) -> Tensor:
             return fn(t) if t.is_meta else t.to(fn(t.new_empty(0)).device)
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable
+from typing import SupportsIndex
 
 import torch
 from torch import Tensor
@@ -11,7 +13,7 @@ from elbowroom import checks
 from elbowroom.errors import ArgumentTypeError, ArgumentValueError
 
 
-def zero_rows_(weight: Tensor, rows: Tensor | Iterable[int]) -> Tensor:
+def zero_rows_(weight: Tensor, rows: Tensor | Iterable[SupportsIndex]) -> Tensor:
     r"""Set the given rows of a parameter to zero, in place, and return it.
 
     .. math:: w_i \leftarrow 0 \quad \text{for } i \in rows
@@ -38,7 +40,7 @@ def zero_rows_(weight: Tensor, rows: Tensor | Iterable[int]) -> Tensor:
         return weight.masked_fill_(mask[..., None], 0.0)
 
 
-def _as_mask(rows: Tensor | Iterable[int], weight: Tensor) -> Tensor:
+def _as_mask(rows: Tensor | Iterable[SupportsIndex], weight: Tensor) -> Tensor:
     """Return a boolean mask ``[V]`` or ``[R, V]`` on the weight's device."""
     if not isinstance(rows, Tensor):
         rows = _as_tensor(rows)
@@ -58,7 +60,7 @@ def _as_mask(rows: Tensor | Iterable[int], weight: Tensor) -> Tensor:
     return mask.index_fill_(0, rows.long(), True)
 
 
-def _as_tensor(rows: Iterable[int]) -> Tensor:
+def _as_tensor(rows: Iterable[SupportsIndex]) -> Tensor:
     fix = "pass token ids or a boolean mask"
     if isinstance(rows, (str, bytes)) or not isinstance(rows, Iterable):
         raise ArgumentTypeError("rows", "a tensor or integers", checks.describe(rows), fix)
@@ -66,6 +68,6 @@ def _as_tensor(rows: Iterable[int]) -> Tensor:
     if not values:
         return torch.zeros(0, dtype=torch.long)
     for value in values:
-        if isinstance(value, bool) or not hasattr(value, "__index__"):
+        if isinstance(value, bool) or not isinstance(value, SupportsIndex):
             raise ArgumentTypeError("rows", "integers", f"{checks.describe(value)} in them", fix)
-    return torch.tensor([int(value) for value in values])
+    return torch.tensor([operator.index(value) for value in values])

@@ -20,7 +20,6 @@ from typing import Any
 
 import torch
 
-import elbowroom
 from elbowroom.errors import FileError
 
 
@@ -39,6 +38,8 @@ def version() -> str:
 
 def provenance(command: str, *, seed: int | None = None) -> dict[str, Any]:
     """Describe what a result depends on, as plain data for JSON.
+
+    Call it before long work: the commit and the time are those of the call.
 
     Args:
         command: the command that anybody can repeat, without paths of this machine.
@@ -104,7 +105,7 @@ def _umask() -> int:
 
 def _commit() -> dict[str, Any] | None:
     """Return the commit of the source tree, and whether it was changed; None for a wheel."""
-    root = Path(str(elbowroom.__file__)).resolve().parents[2]
+    root = Path(__file__).resolve().parents[2]
     if not (root / ".git").exists() or not (root / "src" / "elbowroom").is_dir():
         return None  # not this project's checkout, whatever repository lies around it
     head, changes = _git(root, "rev-parse", "HEAD"), _git(root, "status", "--porcelain")

@@ -124,14 +124,23 @@ class _Done:
 
 
 def _unbox(text: str, prog: str) -> str:
-    """Return, as one line, what a box that tyro drew complains about, and where help is."""
-    lines = [
-        line.strip("│| ") for line in text.splitlines() if not line.startswith(("╭", "╰", "+"))
-    ]
-    rule = next((i for i, line in enumerate(lines) if line and set(line) <= {"─", "-"}), len(lines))
-    complaint = " ".join(" ".join(lines[:rule]).split())
-    complaint = complaint.partition(" Got errors:")[0].replace("{None}|", "").rstrip(".")
-    help_of = re.search(rf"{prog}[a-z -]* --help", " ".join(lines[rule:]))
+    """Return, as one line, what tyro complains about in its box, and where help is.
+
+    The box has a title in its frame (where the output cannot show frames, in a block of its own),
+    then blocks between rules: the complaint, maybe more about the argument, where help is.
+    """
+    blocks = [""]
+    for line in text.splitlines():
+        inner = line.strip("│ ")
+        if line.startswith(("╭", "╰")):
+            continue
+        if inner and set(inner) <= {"─", "-"}:
+            blocks.append("")
+        else:
+            blocks[-1] += f" {inner}"
+    blocks = [" ".join(block.split()) for block in blocks[0 if "╭" in text else 1 :]]
+    complaint = (blocks or [""])[0].partition(" Got errors:")[0].replace("{None}|", "").rstrip(".")
+    help_of = re.search(rf"{prog}[a-z -]* --help", " ".join(blocks))
     see = help_of.group() if help_of else f"{prog} --help"
     return f"{complaint or 'the arguments cannot be understood'}; see {see}"
 

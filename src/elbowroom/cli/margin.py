@@ -61,7 +61,7 @@ class Closed(Output):
 
     def run(self) -> None:
         """Compute and print the margin."""
-        self.check()
+        self.begin()
         given: dict[str, Any] = {"temperature": self.temperature}
         if (self.top_p is None) == (self.min_p is None):
             raise UsageError("pass either --top-p (with --vocab-size) or --min-p")
@@ -148,7 +148,7 @@ class Effective(Estimate):
 
     def run(self) -> None:
         """Read the files, estimate and print."""
-        self.check()
+        self.begin()
         if not self.files:
             raise UsageError("pass at least one safetensors file")
         weights = Weights(self.files)
@@ -198,7 +198,7 @@ class Init(Estimate):
 
     def run(self) -> None:
         """Draw embeddings, estimate and print."""
-        self.check()
+        self.begin()
         found = []
         for name, vocab, width in self._shapes():
             record = {"model": name, **self.estimate(name, self._draw(vocab, width), _NORM)}
@@ -237,7 +237,7 @@ def _rows(found: Sequence[tuple[str, dict[str, Any]]]) -> list[list[str]]:
     rows = [["model", "vocab", "width", "tokens", "margin", "std", "alpha", "alpha std"]]
     with_paper = any("paper" in record for _, record in found)
     if with_paper:
-        rows[0] += ["paper: margin", "alpha"]
+        rows[0] += ["paper: margin", "paper: alpha"]
     for name, r in found:
         row = [name, str(r["vocab_size"]), str(r["width"]), str(r["tokens"])]
         row += [f"{r['margin']:.2f}", f"{r['margin_std']:.2f}"]

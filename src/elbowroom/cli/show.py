@@ -33,8 +33,12 @@ class Output:
     output: File = None
     """Also write that JSON to this file, all of it or nothing."""
 
-    def check(self) -> None:
-        """Raise before the work begins if the file cannot be written after it."""
+    def begin(self) -> None:
+        """Prepare before the work: note where the result comes from, and whether it can be saved.
+
+        The origin is noted first because sources may change while a long command runs.
+        """
+        self._origin = provenance("") if self.json or self.output is not None else {}
         if self.output is None:
             return
         if self.output.is_dir():
@@ -51,7 +55,7 @@ class Output:
         command: Sequence[str],
         seed: int | None = None,
     ) -> None:
-        """Print a result, and write it if a file is named.
+        """Print a result, and write it if a file is named; `begin` came before.
 
         Args:
             record: the result as plain data.
@@ -60,8 +64,9 @@ class Output:
             seed: what decided its random numbers.
         """
         document: dict[str, Any] = dict(record)
-        if self.json or self.output is not None:
-            document["provenance"] = provenance(shlex.join(command), seed=seed)
+        if self._origin:
+            said = {"command": shlex.join(command), "seed": seed}
+            document["provenance"] = self._origin | said
         if self.output is not None:
             write_json(self.output, document)
         if self.json:

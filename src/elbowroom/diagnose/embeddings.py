@@ -15,8 +15,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from elbowroom import checks
+from elbowroom.diagnose.inputs import matrix, row_ids
 from elbowroom.errors import ArgumentValueError
-from elbowroom.losses.problem import compute_dtype
 
 Convention = Literal["paper", "symmetric"]
 Indicator = Literal["norm", "distance", "cosine"]
@@ -54,7 +54,7 @@ def isotropy(
         tensor(1.)
     """
     checks.choice("convention", convention, CONVENTIONS)
-    w = _matrix("weight", weight, rows)
+    w = matrix("weight", weight, rows)
     _, directions = torch.linalg.eigh((w.mT @ w).double())
     projections: Tensor = w @ directions.to(w.dtype)
     log_z = projections.logsumexp(-2)
@@ -99,7 +99,7 @@ def isoscore(
         >>> isoscore(torch.tensor([[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0], [0.0, -1.0]]))
         tensor(1.)
     """
-    x = _matrix("points", points, rows)
+    x = matrix("points", points, rows)
     if x.shape[-1] < 2:
         raise ArgumentValueError("points", "[..., N, D] with D at least 2", tuple(points.shape))
     x = x - x.mean(-2, keepdim=True)
@@ -147,7 +147,7 @@ def pca(
         >>> found.components, found.explained_variance
         (tensor([[1., 0.]]), tensor([4.]))
     """
-    w = _matrix("weight", weight, rows)
+    w = matrix("weight", weight, rows)
     if checks.integer("k", k, at_least=1) > w.shape[-1]:
         raise ArgumentValueError("k", f"at most D = {w.shape[-1]}", k)
     if w.shape[-2] < 2:
@@ -212,7 +212,7 @@ def under_trained(
         tensor([3, 1, 2])
     """
     checks.choice("indicator", indicator, INDICATORS)
-    w = _matrix("weight", weight, None)
+    w = matrix("weight", weight, None)
     if indicator == "norm":
         if unused is not None:
             fix = 'pass indicator="distance" or "cosine"'
@@ -222,12 +222,12 @@ def under_trained(
         if unused is None:
             fix = "pass the ids of tokens that cannot occur"
             raise ArgumentValueError("unused", f"ids, for {indicator!r}", None, fix)
-        unused = _row_ids("unused", unused, w)
+        unused = row_ids("unused", unused, w)
         if indicator == "distance":
             scores = (w - w[..., unused, :].mean(-2, keepdim=True)).norm(dim=-1)
         else:
             scores = _cosine_distance(w, unused, remove_first_component)
-    ranks = scores.argsort(-1, stable=True).argsort(-1) + 1
+    ranks = scores.argsort(dim=-1, stable=True).argsort(dim=-1) + 1
     return UnderTrained(scores=scores, ranks=ranks)
 
 
@@ -239,27 +239,3 @@ def _cosine_distance(
         w = w - (w @ c.mT) * c
     u = w[..., unused, :].mean(-2, keepdim=True)
     return 1 - torch.nn.functional.cosine_similarity(w, u, dim=-1)
-
-
-def _matrix(name: str, value: Tensor, rows: Tensor | None) -> Float[Tensor, "*runs V D"]:
-    """Check a matrix and choose rows of it; detached, in the dtype for computing."""
-    checks.is_floating(name, value)
-    if value.ndim not in (2, 3) or 0 in value.shape:
-        raise ArgumentValueError(name, "[V, D] or [R, V, D], not empty", tuple(value.shape))
-    value = value.detach().to(compute_dtype(value.dtype))
-    return value if rows is None else value[..., _row_ids("rows", rows, value), :]
-
-
-def _row_ids(name: str, rows: Tensor, matrix: Tensor) -> Int[Tensor, " K"]:
-    """Return the ids of rows given by a mask or by ids; at least one."""
-    size = matrix.shape[-2]
-    if checks.is_tensor(name, rows).dtype == torch.bool:
-        checks.has_shape(name, rows, (size,), "a mask of rows")
-        rows = rows.nonzero()[:, 0]
-    checks.is_integer(name, rows, "pass ids, or a mask")
-    if rows.ndim != 1 or rows.numel() == 0:
-        expected = "ids [K] of one row or more, or a mask with such"
-        raise ArgumentValueError(name, expected, checks.describe(rows))
-    checks.same_device(name, rows, "the matrix", matrix)
-    checks.all_true((rows >= 0) & (rows < size), name, f"ids from 0 to {size - 1}", "an id outside")
-    return rows.long()

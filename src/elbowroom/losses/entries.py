@@ -174,7 +174,7 @@ def cross_entropy_(x: Tensor, layout: Dense | Listed, terms: Terms) -> Float[Ten
 def softminus_(
     x: Tensor,
     layout: Dense | Listed,
-    margin: Float[Tensor, "R n"],
+    margin: Float[Tensor, "Rm Nm"],
     variant: Softminus,
     terms: Terms,
 ) -> Float[Tensor, "R n"]:

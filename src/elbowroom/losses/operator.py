@@ -6,7 +6,7 @@ are made in the forward pass; for ``reduction="none"`` they are known in the bac
 and there the sweep is made a second time.
 """
 
-from __future__ import annotations
+# Annotations stay objects in this file: the operator's schema is read off them.
 
 from collections.abc import Sequence
 from typing import Any

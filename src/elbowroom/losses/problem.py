@@ -44,8 +44,11 @@ class Head:
         return self.weight.shape[1]
 
     def logits(self) -> Float[Tensor, "R N V"]:
-        """Return all logits, in float32 or float64, differentiable."""
-        dtype = compute_dtype(self.hidden.dtype)
+        """Return all logits, in float32 or float64, under autocast too; differentiable."""
+        with torch.autocast(self.hidden.device.type, enabled=False):
+            return self._logits(compute_dtype(self.hidden.dtype))
+
+    def _logits(self, dtype: torch.dtype) -> Float[Tensor, "R N V"]:
         hidden, weight = self.hidden.to(dtype), self.weight.to(dtype)
         if hidden.shape[0] == 1:  # F.linear, so that the bits are those of an ordinary head
             bias = None if self.bias is None else self.bias[0].to(dtype)
@@ -75,7 +78,7 @@ class Tokens:
         """Return the derivative of the reduced loss by each token's loss (1 for "none")."""
         c = self.counted.to(dtype)
         if self.weights is not None:
-            c = c * self.weights
+            c = c * self.weights.to(dtype)
         return c / self._denominator(c)[:, None] if self.reduction == "mean" else c
 
     def reduce(self, per_token: Float[Tensor, "R N"]) -> Tensor:
@@ -92,7 +95,8 @@ class Tokens:
             total = F.nll_loss(-x.view(-1, 1), one, reduction="sum")[None]
         if self.reduction == "mean":
             c = self.counted.to(x.dtype)
-            total = total / self._denominator(c if self.weights is None else c * self.weights)
+            c = c if self.weights is None else c * self.weights.to(x.dtype)
+            total = total / self._denominator(c)
         return total if self.runs else total[0]
 
     def _denominator(self, c: Float[Tensor, "R N"]) -> Float[Tensor, " R"]:

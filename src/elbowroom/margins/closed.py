@@ -9,7 +9,7 @@ from elbowroom.errors import ArgumentValueError
 from elbowroom.margins.rules import Annealed
 
 
-def top_p(vocab_size: int, top_p: float, temperature: float | int = 1.0) -> float:
+def top_p(vocab_size: int, top_p: float, temperature: float = 1.0) -> float:
     r"""Return the margin beyond which no token can be part of nucleus sampling.
 
     .. math:: m = T \ln \frac{(V - 1)\, p}{1 - p}
@@ -42,7 +42,7 @@ def top_p(vocab_size: int, top_p: float, temperature: float | int = 1.0) -> floa
     return temperature * (math.log(vocab_size - 1) + math.log(p) - math.log1p(-p))
 
 
-def min_p(p_base: float | int, temperature: float | int = 1.0) -> float:
+def min_p(p_base: float, temperature: float = 1.0) -> float:
     r"""Return the margin beyond which no token can be part of min-p sampling.
 
     .. math:: m = T \ln \frac{1}{p_{base}}

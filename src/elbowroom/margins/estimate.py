@@ -49,7 +49,7 @@ class EffectiveMargin:
 def effective(
     weight: Float[Tensor, "V D"],
     norm: nn.Module | FinalNorm,
-    quantile: float | int = 0.05,
+    quantile: float = 0.05,
     *,
     sample: int | None = None,
     seed: int = 0,
@@ -86,7 +86,7 @@ def effective(
         >>> weight = 0.02 * torch.randn(500, 64, generator=torch.Generator().manual_seed(0))
         >>> found = effective(weight, torch.nn.LayerNorm(64))
         >>> round(found.alpha, 1)
-        0.7
+        0.8
     """
     weight = _check_weight(weight)
     quantile = checks.number("quantile", quantile, at_least=0.0, at_most=1.0)
@@ -160,14 +160,14 @@ def _quantile(x: Float[Tensor, "B K"], quantile: float) -> Float[Tensor, " B"]:
     count = x.shape[1]
     position = quantile * (count - 1)
     low = math.floor(position)
-    if 2 * low > count:  # the shorter end is the upper one
+    if 2 * low > count:  # the upper end is the shorter one
         ends = x.topk(count - low, dim=1, sorted=False).values.topk(
             min(2, count - low), dim=1, largest=False
         )
         lower, upper = ends.values[:, 0], ends.values[:, -1]
     else:
         size = min(low + 2, count)
-        ends = x.topk(size, dim=1, largest=False, sorted=False).values.topk(min(2, size), dim=1)
+        ends = x.topk(size, dim=1, largest=False, sorted=False).values.topk(size - low, dim=1)
         lower, upper = ends.values[:, -1], ends.values[:, 0]
     return torch.lerp(lower, upper, position - low)
 

@@ -41,7 +41,7 @@ class FinalNorm:
     kind: NormKind
     weight: Float[Tensor, " D"] | None = None
     bias: Float[Tensor, " D"] | None = None
-    eps: float | int = 1e-5
+    eps: float = 1e-5
 
     def __post_init__(self) -> None:
         checks.choice("kind", self.kind, NORM_KINDS)

@@ -28,7 +28,7 @@ class MarginRule(ABC):
     """
 
     @abstractmethod
-    def at(self, progress: float | int | Tensor) -> float | Tensor | MarginRule:
+    def at(self, progress: float | Tensor) -> float | Tensor | MarginRule:
         """Return the margin, or the rule, for a moment of training.
 
         Args:
@@ -36,7 +36,7 @@ class MarginRule(ABC):
         """
 
 
-Margin: TypeAlias = float | int | Tensor | MarginRule
+Margin: TypeAlias = float | Tensor | MarginRule
 """A number, a tensor (``[]``, ``[N]``, ``[R]`` or ``[R, N]``), or a rule."""
 
 
@@ -62,7 +62,7 @@ class ByNorms(MarginRule):
         tensor([5.])
     """
 
-    alpha: float | int | Tensor
+    alpha: float | Tensor
     norms: Norms = "both"
 
     def __post_init__(self) -> None:
@@ -72,7 +72,7 @@ class ByNorms(MarginRule):
         object.__setattr__(self, "alpha", alpha)
         checks.choice("norms", self.norms, NORMS)
 
-    def at(self, progress: float | int | Tensor) -> ByNorms:
+    def at(self, progress: float | Tensor) -> ByNorms:
         """Return the rule itself: norms change with the vectors, not with progress."""
         return self
 
@@ -147,11 +147,11 @@ class Annealed(MarginRule):
         ByNorms(alpha=0.5, norms='both')
     """
 
-    start: float | int | Tensor | ByNorms
-    end: float | int | Tensor | ByNorms
+    start: float | Tensor | ByNorms
+    end: float | Tensor | ByNorms
     shape: Shape = "linear"
-    hold: float | int = 0.0
-    release: float | int = 1.0
+    hold: float = 0.0
+    release: float = 1.0
 
     def __post_init__(self) -> None:
         checks.choice("shape", self.shape, SHAPES)
@@ -184,7 +184,7 @@ class Annealed(MarginRule):
             _check_positive("start", start)
             _check_positive("end", end)
 
-    def at(self, progress: float | int | Tensor) -> float | Tensor | ByNorms:
+    def at(self, progress: float | Tensor) -> float | Tensor | ByNorms:
         """Return the margin, or the `ByNorms`, for a moment of training.
 
         Args:

@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.adamw import adamw
-from torch.optim.optimizer import ParamsT
+from torch.optim.optimizer import ParamsT, StateDict
 
 from elbowroom import checks
 from elbowroom.errors import ArgumentTypeError, ArgumentValueError
 from elbowroom.optim.numbers import Number, check_group, check_runs, is_per_run, spread
-from elbowroom.optim.update import Betas, Coefficients, coefficients
+from elbowroom.optim.update import Coefficients, coefficients, update_param
 
 
 class SelectiveAdamW(Optimizer):
@@ -43,8 +43,12 @@ class SelectiveAdamW(Optimizer):
         selected = group.pop(self.selects, ())
         self._check(group)
         super().add_param_group(group)
-        check_runs(self.param_groups[-1])
-        self._select(selected)
+        try:
+            check_runs(self.param_groups[-1])
+            self._select(selected)
+        except (TypeError, ValueError):
+            self.param_groups.pop()
+            raise
 
     def _check(self, group: dict[str, Any]) -> None:
         check_group(group)
@@ -77,6 +81,13 @@ class SelectiveAdamW(Optimizer):
             for name, value in self.defaults.items():
                 group.setdefault(name, value)
 
+    def load_state_dict(self, state_dict: StateDict) -> None:
+        """Load a state of this class or of `torch.optim.AdamW`."""
+        for group in state_dict["param_groups"]:
+            if group.get("amsgrad"):
+                raise ArgumentValueError("state_dict", "a state without amsgrad", "amsgrad=True")
+        super().load_state_dict(state_dict)
+
     @torch.no_grad()
     def step(  # type: ignore[override]
         self, closure: Callable[[], float | Tensor] | None = None
@@ -94,8 +105,12 @@ class SelectiveAdamW(Optimizer):
             (self._update_runs if is_per_run(group) else self._update_rest)(rest, group)
             for param in moving:
                 if param in self._selected:
-                    self._update(param, group, self.state[param])
+                    self._update(param, _grad(param), group, self.state[param])
+        self._finish()
         return loss
+
+    def _finish(self) -> None:
+        """Forget what belonged to this step alone."""
 
     def _prepare(self, param: Tensor, group: dict[str, Any]) -> None:
         """Check a gradient, and start the state at a parameter's first."""
@@ -115,7 +130,9 @@ class SelectiveAdamW(Optimizer):
         for name in ("exp_avg", "exp_avg_sq"):
             state[name] = torch.zeros_like(param, memory_format=torch.preserve_format)
 
-    def _update(self, param: Tensor, group: dict[str, Any], state: dict[str, Tensor]) -> None:
+    def _update(
+        self, param: Tensor, grad: Tensor, group: dict[str, Any], state: dict[str, Tensor]
+    ) -> None:
         """Make a step of one parameter that was named."""
         raise NotImplementedError
 
@@ -123,11 +140,12 @@ class SelectiveAdamW(Optimizer):
         """Make a step of ordinary parameters: torch's own."""
         if not params:
             return
-        moments = [[self.state[p][name] for p in params] for name in ("exp_avg", "exp_avg_sq")]
+        first, second = ([self.state[p][x] for p in params] for x in ("exp_avg", "exp_avg_sq"))
         adamw(
             params,
             [_grad(param) for param in params],
-            *moments,
+            first,
+            second,
             [],
             [self.state[param]["step"] for param in params],
             foreach=group["foreach"],
@@ -157,8 +175,7 @@ class SelectiveAdamW(Optimizer):
         torch._foreach_addcmul_(second, grads, grads, 1 - b2)
         roots = torch._foreach_sqrt(second)
         for param, m, root in zip(params, first, roots, strict=True):
-            c = self._coefficients(param, group)
-            param.mul_(c.decay).sub_(root.add_(c.eps).reciprocal_().mul_(m).mul_(c.size))
+            update_param(param, m, root, self._coefficients(param, group))
 
     def _coefficients(self, param: Tensor, group: dict[str, Any]) -> Coefficients:
         """Count a step of a whole parameter, and return its numbers."""
@@ -177,8 +194,6 @@ def advance(step: Tensor) -> Number:
     step += 1
     free = step.device.type == "cpu" and not torch.compiler.is_compiling()
     return float(step) if free else step
-
-
 
 
 def _grad(param: Tensor) -> Tensor:

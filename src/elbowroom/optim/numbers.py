@@ -1,4 +1,4 @@
-"""The numbers of a group of parameters: one for all, or one a run; checked, and brought to shape."""
+"""The numbers of a group of parameters, one for all or one a run: checked, brought to shape."""
 
 from __future__ import annotations
 
@@ -71,9 +71,7 @@ def check_runs(group: Mapping[str, Any]) -> None:
 def is_per_run(group: Mapping[str, Any]) -> bool:
     """Return whether torch's own AdamW could not take these numbers."""
     lr = group["lr"]
-    return isinstance(group["weight_decay"], Tensor) or (
-        isinstance(lr, Tensor) and lr.numel() > 1
-    )
+    return isinstance(group["weight_decay"], Tensor) or (isinstance(lr, Tensor) and lr.numel() > 1)
 
 
 def spread(value: Number, param: Tensor, ndim: int, dtype: torch.dtype) -> Number:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from elbowroom import checks
 from elbowroom.losses.problem import Tokens
-from elbowroom.rivals.common import HeadOptions, cross_entropy, is_target, prepare
+from elbowroom.rivals.common import HeadOptions, all_logits, cross_entropy, is_target, prepare
 
 SuppressionForm = Literal["sigmoid", "softmax"]
 SUPPRESSION_FORMS = ("sigmoid", "softmax")
@@ -46,8 +46,8 @@ def acsl(
         **options: see `HeadOptions`.
 
     Reference:
-        Wang et al. 2021, "Adaptive Class Suppression Loss for Long-Tail Object Detection",
-        equations 5 and 6; its rule for background, a class without negatives, has no counterpart.
+        Wang et al. 2021, "Adaptive Class Suppression Loss for Long-Tail Object Detection". Its
+        rule for background, which is specific to detection, has no counterpart here.
 
     Example:
         >>> hidden, weight = torch.tensor([[0.0, 2.0, -2.0]]), torch.eye(3)
@@ -57,7 +57,7 @@ def acsl(
     head, tokens = prepare(hidden, weight, target, **options)
     xi = checks.number("xi", xi, at_least=0.0, at_most=1.0)
     checks.choice("form", form, SUPPRESSION_FORMS)
-    z = head.logits()
+    z = all_logits(head)
     loss = _by_sigmoid(z, tokens, xi) if form == "sigmoid" else _by_softmax(z, tokens, xi)
     return tokens.reduce(loss)
 

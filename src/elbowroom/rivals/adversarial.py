@@ -12,6 +12,7 @@ from elbowroom import checks
 from elbowroom.losses.problem import compute_dtype
 from elbowroom.rivals.common import (
     HeadOptions,
+    all_logits,
     cross_entropy,
     prepare,
     target_logits,
@@ -47,7 +48,7 @@ def adversarial(
 
     Reference:
         Wang, Gong and Liu 2019, "Improving Neural Language Modeling via Adversarial Training",
-        theorem 1 and the adaptive radius of section 3.
+        with the radius in proportion to the row's norm.
 
     Example:
         >>> hidden, weight = torch.tensor([[3.0, 4.0]]), torch.eye(2)
@@ -63,5 +64,5 @@ def adversarial(
         row_norm = row_norm.detach()
     penalty = alpha * row_norm * torch.linalg.vector_norm(head.hidden, dim=-1, dtype=dtype)
     hurt = target_logits(head, tokens, penalty)
-    z = head.logits().scatter(-1, tokens.target[..., None], hurt[..., None])
+    z = all_logits(head).scatter(-1, tokens.target[..., None], hurt[..., None])
     return tokens.reduce(cross_entropy(z, tokens))

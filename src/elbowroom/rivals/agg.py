@@ -12,7 +12,14 @@ from torch import Tensor
 from elbowroom import checks
 from elbowroom.counts import TokenCounts
 from elbowroom.losses.problem import Head, Tokens
-from elbowroom.rivals.common import HeadOptions, checked_counts, cross_entropy, of_rows, prepare
+from elbowroom.rivals.common import (
+    HeadOptions,
+    all_logits,
+    checked_counts,
+    cross_entropy,
+    of_rows,
+    prepare,
+)
 
 
 def agg(
@@ -47,8 +54,9 @@ def agg(
         **options: see `HeadOptions`.
 
     Reference:
-        Yu et al. 2022, "Rare Tokens Degenerate All Tokens", section 4. Its code returns the sum
-        of the losses for hidden and for weight, which is twice our value with the same gradients.
+        Yu et al. 2022, "Rare Tokens Degenerate All Tokens: Improving Neural Text Generation via
+        Adaptive Gradient Gating". Its code returns the sum of the losses for hidden and for
+        weight, which is twice our value with the same gradients.
 
     Example:
         >>> counts = TokenCounts.running(3, steps=1600)
@@ -63,15 +71,14 @@ def agg(
     alpha = checks.number("alpha", alpha, at_least=0.0)
     with torch.no_grad():
         gate = _gate(checked_counts(counts, head), alpha, head, tokens)
-    by_hidden = _detached(head, weight=True).logits()
-    by_weight = _detached(head, weight=False).logits()
+    by_hidden = all_logits(_detached(head, weight=True))
+    by_weight = all_logits(_detached(head, weight=False))
     z = by_hidden + gate * (by_weight - by_weight.detach())
     return tokens.reduce(cross_entropy(z, tokens))
 
 
 def _gate(counts: TokenCounts, alpha: float, head: Head, tokens: Tokens) -> Float[Tensor, "R N V"]:
-    like = head.hidden.new_empty(head.weight.shape[0], 1, head.vocab_size, dtype=torch.float32)
-    rate, count = of_rows(counts.rate(), like), of_rows(counts.values(), like)
+    rate, count = of_rows(counts.rate(), head), of_rows(counts.values(), head)
     rare = rate < alpha
     mean = (count * rare).sum(-1, keepdim=True) / rare.sum(-1, keepdim=True).clamp(min=1)
     one = torch.ones_like(rate)

@@ -12,7 +12,7 @@ from torch import Tensor
 from elbowroom import checks
 from elbowroom.counts import TokenCounts
 from elbowroom.errors import ArgumentTypeError, ArgumentValueError
-from elbowroom.losses.problem import Head, Reduction, Tokens, prepare_linear
+from elbowroom.losses.problem import Head, Reduction, Tokens, compute_dtype, prepare_linear
 
 
 class HeadOptions(TypedDict, total=False):
@@ -66,9 +66,18 @@ def checked_counts(counts: TokenCounts, head: Head) -> TokenCounts:
     return counts
 
 
-def of_rows(values: Float[Tensor, "*runs V"], like: Float[Tensor, "R N V"]) -> Tensor:
+def all_logits(head: Head) -> Float[Tensor, "R N V"]:
+    """Return all logits in float32 or float64; `prepare` has cast for ``torch.autocast``."""
+    with torch.autocast(head.hidden.device.type, enabled=False):
+        return head.logits()
+
+
+def of_rows(
+    values: Float[Tensor, "*runs V"], head: Head, dtype: torch.dtype | None = None
+) -> Float[Tensor, "R V"]:
     """Return a number a row, ``[V]`` or ``[R, V]``, as ``[R, V]`` in the dtype of the logits."""
-    return values.to(like.dtype).expand(like.shape[0], like.shape[2])
+    dtype = dtype or compute_dtype(head.hidden.dtype)
+    return values.to(dtype).expand(head.weight.shape[0], head.vocab_size)
 
 
 def of_targets(rows: Float[Tensor, "R V"], tokens: Tokens) -> Float[Tensor, "R N"]:
@@ -91,7 +100,7 @@ def target_logits(
     head: Head, tokens: Tokens, penalty: Float[Tensor, "R N"] | None = None
 ) -> Float[Tensor, "R N"]:
     """Return the targets' logits; ``penalty`` is taken from the raw ones, before cap and scale."""
-    dtype = torch.float64 if head.hidden.dtype == torch.float64 else torch.float32
+    dtype = compute_dtype(head.hidden.dtype)
     rows = target_rows(head, tokens).to(dtype)
     raw = (head.hidden.to(dtype) * rows).sum(-1)
     if head.bias is not None:
@@ -107,3 +116,11 @@ def target_rows(head: Head, tokens: Tokens) -> Float[Tensor, "R N D"]:
     """Return the targets' rows of the weight."""
     index = tokens.target[..., None].expand(-1, -1, head.weight.shape[2])
     return head.weight.gather(1, index)
+
+
+def unit_rows(x: Float[Tensor, "*shape D"]) -> Float[Tensor, "*shape D"]:
+    """Return vectors divided by their norms; a zero vector stays zero and gets no gradient."""
+    x = x.to(compute_dtype(x.dtype))
+    norm: Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+    zero = norm == 0
+    return (x / norm.masked_fill(zero, 1.0)).masked_fill(zero, 0.0)

@@ -9,7 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from elbowroom.losses.problem import Tokens
-from elbowroom.rivals.common import HeadOptions, cross_entropy, of_targets, prepare
+from elbowroom.rivals.common import HeadOptions, all_logits, cross_entropy, of_targets, prepare
 
 
 def contrastive_weight_tying(
@@ -38,8 +38,9 @@ def contrastive_weight_tying(
         **options: see `HeadOptions`. ``token_weights`` weigh losses, not negatives.
 
     Reference:
-        Godey, de la Clergerie and Sagot 2024, "Headless Language Models", section 3. Like "Stop
-        jostling", without that paper's transformation of the output.
+        Godey, de la Clergerie and Sagot 2024, "Headless Language Models: Learning without
+        Predicting with Contrastive Weight Tying". Like the run of "Stop jostling", without the
+        embedding predictor of that paper.
 
     Example:
         >>> hidden, target = torch.zeros(4, 2), torch.tensor([0, 0, 0, 1])
@@ -49,7 +50,7 @@ def contrastive_weight_tying(
         tensor(2.)
     """
     head, tokens = prepare(hidden, weight, target, **options)
-    z = head.logits()
+    z = all_logits(head)
     log_c = _occurrences(tokens, z, deduplicate).log()
     # Cross-entropy subtracts log c of the target with its logit; the equation does not.
     return tokens.reduce(cross_entropy(z + log_c[:, None], tokens) + of_targets(log_c, tokens))

@@ -12,6 +12,7 @@ from elbowroom import checks
 from elbowroom.counts import TokenCounts
 from elbowroom.rivals.common import (
     HeadOptions,
+    all_logits,
     checked_counts,
     cross_entropy,
     is_target,
@@ -56,8 +57,8 @@ def equalization(
         **options: see `HeadOptions`.
 
     Reference:
-        Tan et al. 2020, "Equalization Loss for Long-Tailed Object Recognition", section 3.4; its
-        λ and γ are tuned to each data set.
+        Tan et al. 2020, "Equalization Loss for Long-Tailed Object Recognition", the softmax
+        form; its λ and γ are tuned to each data set, and the default γ is ours.
 
     Example:
         >>> import torch
@@ -69,8 +70,8 @@ def equalization(
     head, tokens = prepare(hidden, weight, target, **options)
     threshold = checks.number("threshold", threshold, at_least=0.0, at_most=1.0)
     gamma = checks.number("gamma", gamma, at_least=0.0, at_most=1.0)
-    z = head.logits()
-    rare = of_rows(checked_counts(counts, head).frequency(), z) < threshold
+    z = all_logits(head)
+    rare = of_rows(checked_counts(counts, head).frequency(), head) < threshold
     beta = uniform(seed, step, tuple(z.shape), z.device) < gamma
     drop = beta & rare[:, None] & ~is_target(z, tokens)
     return tokens.reduce(cross_entropy(z.masked_fill(drop, -math.inf), tokens))

@@ -5,20 +5,21 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Unpack
 
-import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from elbowroom import checks
 from elbowroom.counts import TokenCounts
-from elbowroom.losses.problem import Head, compute_dtype
+from elbowroom.losses.problem import Head
 from elbowroom.rivals.common import (
     HeadOptions,
+    all_logits,
     checked_counts,
     cross_entropy,
     of_rows,
     of_targets,
     prepare,
+    unit_rows,
 )
 
 
@@ -54,7 +55,7 @@ def ldam(
 
     Reference:
         Cao et al. 2019, "Learning Imbalanced Datasets with Label-Distribution-Aware Margin Loss",
-        equation 13; s and unit vectors as in its code.
+        with s and unit vectors as in its code.
 
     Example:
         >>> import torch
@@ -66,8 +67,8 @@ def ldam(
     head, tokens = prepare(hidden, weight, target, **options)
     max_margin = checks.number("max_margin", max_margin, at_least=0.0)
     s = checks.number("s", s, above=0.0)
-    z = (_cosine(head) if normalize else head).logits()
-    root = of_rows(checked_counts(counts, head).values().clamp(min=1.0), z) ** -0.25
+    z = all_logits(_cosine(head) if normalize else head)
+    root = of_rows(checked_counts(counts, head).values().clamp(min=1.0), head) ** -0.25
     margin = max_margin * root / root.amax(-1, keepdim=True)
     shift = of_targets(margin, tokens)[..., None]
     z = z.scatter_add(-1, tokens.target[..., None], -shift)
@@ -75,6 +76,4 @@ def ldam(
 
 
 def _cosine(head: Head) -> Head:
-    dtype = compute_dtype(head.hidden.dtype)
-    hidden, weight = head.hidden.to(dtype), head.weight.to(dtype)
-    return replace(head, hidden=F.normalize(hidden, dim=-1), weight=F.normalize(weight, dim=-1))
+    return replace(head, hidden=unit_rows(head.hidden), weight=unit_rows(head.weight))

@@ -11,6 +11,7 @@ from elbowroom import checks
 from elbowroom.counts import TokenCounts
 from elbowroom.rivals.common import (
     HeadOptions,
+    all_logits,
     checked_counts,
     cross_entropy,
     is_counts,
@@ -46,7 +47,8 @@ def logit_adjusted(
         **options: see `HeadOptions`. The prior comes after ``logit_scale`` and ``softcap``.
 
     Reference:
-        Menon et al. 2021, "Long-Tail Learning via Logit Adjustment", equation 10.
+        Menon et al. 2021, "Long-Tail Learning via Logit Adjustment", the logit-adjusted softmax
+        cross-entropy.
 
     Example:
         >>> import torch
@@ -58,9 +60,9 @@ def logit_adjusted(
     head, tokens = prepare(hidden, weight, target, **options)
     tau = checks.number("tau", tau)
     log_prior = checked_counts(counts, head).log_prior(smoothing)
-    z = head.logits()
+    z = all_logits(head)
     if tau != 0:
-        z = z + tau * of_rows(log_prior, z)[:, None]
+        z = z + tau * of_rows(log_prior, head)[:, None]
     return tokens.reduce(cross_entropy(z, tokens))
 
 

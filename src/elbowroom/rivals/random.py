@@ -58,6 +58,6 @@ def _seed(seed: int | Tensor, runs: int, device: torch.device) -> Int[Tensor, " 
 
 def _step(step: int | Tensor, device: torch.device) -> Tensor:
     if not isinstance(step, Tensor):
-        return torch.tensor(checks.integer("step", step, at_least=0), device=device)
+        return torch.full((), checks.integer("step", step, at_least=0), device=device)
     checks.has_shape("step", checks.is_integer("step", step), (), "a 0-d tensor")
     return step.to(device=device, dtype=torch.int64)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
 from elbowroom import checks
 from elbowroom.errors import ArgumentValueError
-from elbowroom.losses.problem import compute_dtype
+from elbowroom.rivals.common import unit_rows
 
 
 def cosreg(weight: Float[Tensor, "*runs V D"], gamma: float = 1.0) -> Float[Tensor, "*runs"]:
@@ -25,14 +24,14 @@ def cosreg(weight: Float[Tensor, "*runs V D"], gamma: float = 1.0) -> Float[Tens
 
     Reference:
         Gao et al. 2019, "Representation Degeneration Problem in Training Natural Language
-        Generation Models", section 5.
+        Generation Models".
 
     Example:
         >>> cosreg(torch.tensor([[2.0, 0.0], [3.0, 0.0]]))  # (|(2, 0)|^2 - 2) / 2^2
         tensor(0.5000)
     """
     gamma = checks.number("gamma", gamma)
-    unit = _unit_rows(weight)
+    unit = unit_rows(_checked(weight))
     size = unit.shape[-2]
     return gamma / size**2 * (unit.sum(-2).square().sum(-1) - size)
 
@@ -69,8 +68,9 @@ def laplacian(
     """
     gamma = checks.number("gamma", gamma)
     chunk = checks.integer("chunk", chunk, at_least=1)
-    unit = _unit_rows(weight)
-    pulled, degree = _neighbours(unit.detach(), chunk)
+    unit = unit_rows(_checked(weight))
+    with torch.autocast(unit.device.type, enabled=False):
+        pulled, degree = _neighbours(unit.detach(), chunk)
     # tr = sum_i d_i |u_i|^2 - sum_ij S_ij u_i u_j. Its gradient by u_i, with d and S constant and
     # S symmetric, is 2 (d_i u_i - sum_j S_ij u_j); the first part is along u_i, and normalisation
     # removes it. So 2 <u, S u>, with S u constant, has the gradient; its value is corrected.
@@ -94,8 +94,8 @@ def _neighbours(
     return pulled, degree
 
 
-def _unit_rows(weight: Tensor) -> Float[Tensor, "*runs V D"]:
+def _checked(weight: Tensor) -> Tensor:
     weight = checks.is_floating("weight", weight)
     if weight.ndim not in (2, 3) or 0 in weight.shape:
         raise ArgumentValueError("weight", "[V, D] or [R, V, D]", f"shape {tuple(weight.shape)}")
-    return F.normalize(weight.to(compute_dtype(weight.dtype)), dim=-1)
+    return weight

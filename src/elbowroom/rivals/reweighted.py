@@ -12,6 +12,7 @@ from elbowroom import checks
 from elbowroom.counts import TokenCounts
 from elbowroom.rivals.common import (
     HeadOptions,
+    all_logits,
     checked_counts,
     cross_entropy,
     of_rows,
@@ -48,7 +49,7 @@ def focal(
     """
     head, tokens = prepare(hidden, weight, target, **options)
     gamma = checks.number("gamma", gamma, at_least=0.0)
-    nll = cross_entropy(head.logits(), tokens)
+    nll = cross_entropy(all_logits(head), tokens)
     # 1 - p_y to full relative precision; kept from 0, where a power below 1 has no derivative.
     missing = (-torch.expm1(-nll)).clamp(min=torch.finfo(nll.dtype).tiny)
     return tokens.reduce(missing**gamma * nll)
@@ -77,7 +78,8 @@ def class_balanced(
         **options: see `HeadOptions`. The mean divides by the tokens' number, not by the weights.
 
     Reference:
-        Cui et al. 2019, "Class-Balanced Loss Based on Effective Number of Samples", equation 11.
+        Cui et al. 2019, "Class-Balanced Loss Based on Effective Number of Samples", the
+        softmax form.
 
     Example:
         >>> hidden, weight = torch.zeros(1, 2), torch.ones(2, 2)
@@ -87,8 +89,8 @@ def class_balanced(
     """
     head, tokens = prepare(hidden, weight, target, **options)
     beta = checks.number("beta", beta, at_least=0.0, below=1.0)
-    z = head.logits()
-    n = of_rows(checked_counts(counts, head).values().double().clamp(min=1.0), z.double())
+    z = all_logits(head)
+    n = of_rows(checked_counts(counts, head).values(), head, torch.float64).clamp(min=1.0)
     # -expm1(n log beta) is 1 - beta^n without cancellation; log 0 = -inf gives 1, as it should.
     balance = 1 / -torch.expm1(n * n.new_tensor(beta).log())
     balance = balance * n.shape[-1] / balance.sum(-1, keepdim=True)
@@ -132,7 +134,7 @@ def mile(
     """
     head, tokens = prepare(hidden, weight, target, **options)
     gamma = checks.number("gamma", gamma, at_least=0.0)
-    z = head.logits()
+    z = all_logits(head)
     with torch.no_grad():
         log_p = z.log_softmax(-1)
         difficulty = (1 - (log_p.exp() * log_p).sum(-1)) ** gamma

@@ -15,7 +15,7 @@ from elbowroom import checks
 from elbowroom.counts import TokenCounts
 from elbowroom.errors import ArgumentValueError
 from elbowroom.losses.problem import Head, Tokens
-from elbowroom.rivals.common import HeadOptions, checked_counts, prepare, target_logits
+from elbowroom.rivals.common import HeadOptions, all_logits, checked_counts, prepare, target_logits
 from elbowroom.rivals.random import uniform
 
 Proposal = Literal["uniform", "log_uniform", "frequency"]
@@ -59,9 +59,11 @@ def sampled_softmax(
         **options: see `HeadOptions`.
 
     Reference:
-        Bengio and Senécal 2008, "Adaptive Importance Sampling"; Jean et al. 2015, "On Using Very
-        Large Target Vocabulary", section 3. As in Blanc and Rendle 2018 the target's logit is not
-        corrected, since it is always there; TensorFlow's function corrects it too.
+        Bengio and Senécal 2008, "Adaptive Importance Sampling to Accelerate Training of a
+        Neural Probabilistic Language Model"; Jean et al. 2015, "On Using Very Large Target
+        Vocabulary for Neural Machine Translation". As in Blanc and Rendle 2018, "Adaptive Sampled
+        Softmax with Kernel Based Sampling", the target's logit is not corrected, since it is
+        always there; TensorFlow's function corrects it too.
 
     Example:
         >>> hidden, weight, target = torch.zeros(2, 4), torch.ones(50, 4), torch.tensor([3, 7])
@@ -84,13 +86,13 @@ def _loss(
 ) -> Float[Tensor, "R N"]:
     rows = head.weight.gather(1, ids[..., None].expand(-1, -1, head.weight.shape[2]))
     bias = None if head.bias is None else head.bias.gather(1, ids)
-    z = replace(head, weight=rows, bias=bias).logits()
+    z = all_logits(replace(head, weight=rows, bias=bias))
     z = z - (log_q + math.log(ids.shape[1])).to(z.dtype)[:, None]
     hit = ids[:, None] == tokens.target[..., None]  # the target is no negative of itself
     z = z.masked_fill(hit, -math.inf)
     z = torch.cat([target_logits(head, tokens)[..., None], z], dim=-1)
     first = torch.zeros_like(tokens.target).view(-1)
-    loss = F.cross_entropy(z.reshape(first.numel(), -1), first, reduction="none")
+    loss = F.cross_entropy(z.flatten(0, 1), first, reduction="none")
     return loss.view(tokens.target.shape)
 
 

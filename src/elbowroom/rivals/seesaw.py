@@ -13,6 +13,7 @@ from elbowroom import checks
 from elbowroom.counts import TokenCounts
 from elbowroom.rivals.common import (
     HeadOptions,
+    all_logits,
     checked_counts,
     cross_entropy,
     of_rows,
@@ -55,7 +56,7 @@ def seesaw(
         **options: see `HeadOptions`.
 
     Reference:
-        Wang et al. 2021, "Seesaw Loss for Long-Tailed Instance Segmentation", equations 4 to 6.
+        Wang et al. 2021, "Seesaw Loss for Long-Tailed Instance Segmentation".
 
     Example:
         >>> counts = TokenCounts(torch.tensor([100, 1]))
@@ -67,9 +68,9 @@ def seesaw(
     p = checks.number("p", p, at_least=0.0)
     q = checks.number("q", q, at_least=0.0)
     floor = checks.number("floor", floor, at_least=0.0, below=1.0)
-    z = head.logits()
+    z = all_logits(head)
     with torch.no_grad():
-        log_n = of_rows(checked_counts(counts, head).values(), z).clamp(min=1.0).log()
+        log_n = of_rows(checked_counts(counts, head).values(), head).clamp(min=1.0).log()
         mitigation = (log_n[:, None] - of_targets(log_n, tokens)[..., None]).clamp(max=0.0)
         log_p = z.log_softmax(-1)
         log_p_target = log_p.gather(-1, tokens.target[..., None])

@@ -10,7 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from elbowroom.losses.problem import Tokens
-from elbowroom.rivals.common import HeadOptions, prepare
+from elbowroom.rivals.common import HeadOptions, all_logits, prepare
 
 
 def entmax15(
@@ -35,8 +35,8 @@ def entmax15(
         **options: see `HeadOptions`.
 
     Reference:
-        Peters, Niculae and Martins 2019, "Sparse Sequence-to-Sequence Models", equations 8 to 13
-        and algorithm 2.
+        Peters, Niculae and Martins 2019, "Sparse Sequence-to-Sequence Models", the exact
+        algorithm for 1.5-entmax.
 
     Example:
         >>> hidden, weight = torch.tensor([[3.0, 1.0]]), torch.eye(2)
@@ -44,7 +44,7 @@ def entmax15(
         tensor(0.)
     """
     head, tokens = prepare(hidden, weight, target, **options)
-    loss = _fenchel_young(head.logits(), tokens, entmax15_probs, _tsallis15)
+    loss = _fenchel_young(all_logits(head), tokens, entmax15_probs, _tsallis15)
     return tokens.reduce(loss)
 
 
@@ -68,7 +68,7 @@ def sparsemax(
         **options: see `HeadOptions`.
 
     Reference:
-        Martins and Astudillo 2016, "From Softmax to Sparsemax", algorithm 1 and equation 16.
+        Martins and Astudillo 2016, "From Softmax to Sparsemax", algorithm 1.
 
     Example:
         >>> hidden, weight = torch.tensor([[0.5, 0.0]]), torch.eye(2)
@@ -76,7 +76,7 @@ def sparsemax(
         tensor(0.0625)
     """
     head, tokens = prepare(hidden, weight, target, **options)
-    loss = _fenchel_young(head.logits(), tokens, sparsemax_probs, _tsallis2)
+    loss = _fenchel_young(all_logits(head), tokens, sparsemax_probs, _tsallis2)
     return tokens.reduce(loss)
 
 
@@ -92,7 +92,10 @@ def sparsemax_probs(logits: Float[Tensor, "*batch V"]) -> Float[Tensor, "*batch 
     # With the k largest in the support, sum_{i <= k} (x_i - tau) = 1 gives tau_k; the support is
     # the largest k for which its smallest member is above tau_k.
     tau = (order.cumsum(-1) - 1) / k
-    return (x - _last(tau, order > tau)).clamp(min=0.0)
+    tau = _last(tau, order > tau)
+    support = x > tau
+    tau = tau + ((x - tau) * support).sum(-1, keepdim=True).sub(1) / support.sum(-1, keepdim=True)
+    return (x - tau.clamp(min=-1.0)).clamp(min=0.0)
 
 
 @torch.no_grad()
@@ -108,7 +111,10 @@ def entmax15_probs(logits: Float[Tensor, "*batch V"]) -> Float[Tensor, "*batch V
     # mean m and mean square s: tau_k = m - sqrt(1 / k - (s - m^2)).
     m, s = order.cumsum(-1) / k, (order * order).cumsum(-1) / k
     tau = m - (1 / k - (s - m * m)).clamp(min=0.0).sqrt()
-    return (x - _last(tau, order >= tau)).clamp(min=0.0).square()
+    tau = _last(tau, order >= tau)
+    root = (x - tau).clamp(min=0.0)
+    tau = tau + (root.square().sum(-1, keepdim=True) - 1) / (2 * root.sum(-1, keepdim=True))
+    return (x - tau.clamp(min=-1.0)).clamp(min=0.0).square()
 
 
 def _prepared(
@@ -117,7 +123,9 @@ def _prepared(
     """Return logits with their largest at 0, the same in descending order, and 1, 2, ..., V.
 
     As no probability exceeds 1, tau is at least -1 and a logit below -1 is outside the support
-    whatever its value: clamping it there changes nothing but rounding, for the better.
+    whatever its value: clamping it there changes nothing but rounding, for the better. Both
+    functions end with a step of Newton's method on sum_i p_i = 1, which takes away the rounding
+    of long sums, and with tau at -1 or above, so that what was clamped is exactly 0.
     """
     x = (x - x.amax(-1, keepdim=True)).clamp(min=-1.0)
     order = x.sort(dim=-1, descending=True).values
