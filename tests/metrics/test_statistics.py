@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from elbowroom import metrics
+from elbowroom import metrics, thresholded_cross_entropy
 from elbowroom.errors import ArgumentTypeError, ArgumentValueError
 
 V, N = 11, 37
@@ -118,6 +118,16 @@ def test_foreign_mass_by_hand():
     z = torch.tensor([1.0, 2.0, 3.0, 4.0]).log().expand(4, 4)
     mass = metrics.foreign_mass(z, torch.arange(4), torch.tensor([0, 0, 1, -1]))
     close(mass, torch.tensor([0.3, 0.3, 0.3, 0.0]))
+
+
+def test_the_losses_see_the_same_statistics():
+    z, y = batch()
+    z = (2 * z).round() / 2  # with ties
+    _, seen = thresholded_cross_entropy(z, y, 1.0, stats=True)
+    found = metrics.target_statistics(z, y)
+    assert found.equal.any()
+    close(found.rank, seen.rank)
+    close(found.log_probability, seen.log_probability)
 
 
 LONG = torch.zeros(3, dtype=torch.long)

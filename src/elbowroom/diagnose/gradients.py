@@ -22,7 +22,6 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from elbowroom import checks
-from elbowroom.diagnose.inputs import margin_of_tokens, protected_rows
 from elbowroom.errors import ArgumentValueError
 from elbowroom.losses.problem import (
     Head,
@@ -32,7 +31,9 @@ from elbowroom.losses.problem import (
     prepare_linear,
     prepare_tokens,
 )
-from elbowroom.margins import ByNorms
+from elbowroom.losses.resolve import margin_numbers
+from elbowroom.losses.variants import mask_of_rows
+from elbowroom.margins import Margin
 
 LOGITS_AT_ONCE = 2**24  # logits that exist at a time: 64 MiB in float32, a few times that in all
 
@@ -56,7 +57,7 @@ def head_gradients(
     hidden: Float[Tensor, "*n D"],
     weight: Float[Tensor, "*runs V D"],
     target: Int[Tensor, "*n"],
-    margin: float | int | Tensor | ByNorms = torch.inf,
+    margin: Margin = torch.inf,
     *,
     bias: Float[Tensor, "*runs V"] | None = None,
     logit_scale: float | int = 1.0,
@@ -66,7 +67,8 @@ def head_gradients(
     reduction: Reduction = "mean",
     normalizer: float | int | Tensor | None = None,
     token_weights: Float[Tensor, "*n"] | None = None,
-    protect: Bool[Tensor, "*runs V"] | None = None,
+    protect: Bool[Tensor, "*some V"] | None = None,
+    progress: float | int | Tensor | None = None,
 ) -> HeadGradients:
     r"""Return target alignment and marginalization of thresholded cross-entropy.
 
@@ -85,11 +87,12 @@ def head_gradients(
         weight: ``[V, D]``; ``[R, V, D]`` with runs.
         target: hidden's shape without its last dimension.
         margin: as for the loss: infinite for cross-entropy; a number, a tensor ``[]``, ``[R]``,
-            ``[R, N]`` or of target's shape, or `ByNorms`.
+            ``[R, N]`` or of target's shape, or a rule.
         bias, logit_scale, softcap, shift, ignore_index, reduction, normalizer, token_weights: as
             in the loss that trains the model.
         protect: ``[V]`` or ``[R, V]``, equalization: a protected row is a negative only where the
             target is protected too.
+        progress: share of training that is over, for annealed margins.
 
     For the gradient of any other loss see `split_gradients`.
 
@@ -116,9 +119,11 @@ def head_gradients(
         token_weights=token_weights,
     )
     dtype = compute_dtype(head.hidden.dtype)
-    margins = margin_of_tokens(margin, head, tokens, shift)
+    margins = margin_numbers(margin, progress, tokens, dtype, head=head, shift=shift)
+    margins = margins.expand(tokens.target.shape)
     if protect is not None:
-        protect = protected_rows(protect, head, tokens)
+        runs = len(tokens.target) if tokens.runs else None
+        protect = mask_of_rows("protect", protect, tokens.target, runs, head.vocab_size)
     head = _widened(head, tokens, dtype)
     coefficients = tokens.coefficients(dtype)
     found = _zeros(head.weight)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from elbowroom import checks
 from elbowroom.diagnose.gradients import context_gradients, head_gradients
 from elbowroom.errors import ArgumentTypeError, ArgumentValueError
-from elbowroom.margins import ByNorms
+from elbowroom.margins import Margin
 
 ZeroDenominator = Literal["drop", "replace"]
 ZERO_DENOMINATORS = ("drop", "replace")
@@ -167,7 +167,7 @@ class GradientTypes:
         self,
         hidden: Float[Tensor, "*n D"],
         target: Int[Tensor, "*n"],
-        margin: float | int | Tensor | ByNorms = torch.inf,
+        margin: Margin = torch.inf,
         **options: Any,
     ) -> None:
         """Add the head's gradients for a batch, or a part of one.

@@ -158,7 +158,7 @@ def cross_entropy_(x: Tensor, layout: Dense | Listed, terms: Terms) -> Float[Ten
     largest = layout.exponentiate_(x)
     total = layout.total(x)
     lse = largest + total.log()
-    loss = lse - at_target
+    loss = largest - at_target + total.log()  # not lse - z_y, which rounds where both are large
     if e:
         loss = loss + e * (at_target - mean)
     if s:

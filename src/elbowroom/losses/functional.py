@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from elbowroom import checks
-from elbowroom.errors import ArgumentTypeError, ArgumentValueError, BackendError
+from elbowroom.errors import ArgumentTypeError, BackendError
 from elbowroom.losses import operator, reference
 from elbowroom.losses.problem import (
     Head,
@@ -20,9 +20,10 @@ from elbowroom.losses.problem import (
     prepare_linear,
     prepare_logits,
 )
+from elbowroom.losses.resolve import margin_numbers, needs_head
 from elbowroom.losses.spec import LossStats, Spec, TokenStats
 from elbowroom.losses.variants import Decoupled, RareOnly, Softminus, Variant, mask_of_rows
-from elbowroom.margins import Annealed, ByNorms, Margin, MarginRule
+from elbowroom.margins import Margin
 
 Backend = Literal["auto", "reference", "chunked", "triton"]
 BACKENDS = ("auto", "reference", "chunked", "triton")
@@ -139,12 +140,9 @@ def thresholded_cross_entropy(
         token_weights=token_weights,
     )
     if isinstance(variant, Decoupled):
-        raise _needs_head("variant", "one that works on logits alone", "Decoupled")
-    rule = _at(margin, progress)
-    if isinstance(rule, MarginRule):
-        raise _needs_head("margin", "a rule that works on logits alone", type(rule).__name__)
+        raise needs_head("variant", "one that works on logits alone", "Decoupled")
     spec = _spec(
-        _expand_margin(rule, tokens, 0, z.dtype),
+        margin_numbers(margin, progress, tokens, z.dtype),
         tokens,
         z.shape[-1],
         protect=protect,
@@ -248,13 +246,9 @@ def linear_thresholded_cross_entropy(
         normalizer=normalizer,
         token_weights=token_weights,
     )
-    rule = _at(margin, progress)
-    if isinstance(rule, MarginRule):
-        numbers = _by_norms(rule, head, tokens)
-    else:
-        numbers = _expand_margin(rule, tokens, shift, compute_dtype(head.hidden.dtype))
+    dtype = compute_dtype(head.hidden.dtype)
     spec = _spec(
-        numbers,
+        margin_numbers(margin, progress, tokens, dtype, head=head, shift=shift),
         tokens,
         head.vocab_size,
         protect=protect,
@@ -286,59 +280,6 @@ def _run(
         hidden = head.hidden.masked_fill(~tokens.counted[..., None], 0.0)
         z = replace(head, hidden=hidden).logits()
         return loss, reference.statistics(z, tokens, spec)
-
-
-def _at(margin: Margin, progress: float | Tensor | None) -> float | Tensor | MarginRule:
-    """Return the margin for this moment of training."""
-    if not isinstance(margin, MarginRule):
-        return margin
-    if progress is not None:
-        return margin.at(progress)
-    if isinstance(margin, Annealed):
-        raise ArgumentValueError(
-            "progress",
-            "the share of training that is over, for an annealed margin",
-            None,
-            "pass progress=step / steps, or set the module's buffer: loss.progress.fill_(...)",
-        )
-    return margin
-
-
-def _by_norms(rule: MarginRule, head: Head, tokens: Tokens) -> Float[Tensor, "R N"]:
-    if not isinstance(rule, ByNorms):
-        expected = "a number, a tensor, or a rule of elbowroom.margins"
-        raise ArgumentTypeError("margin", expected, checks.describe(rule))
-    with torch.no_grad():
-        runs, vocab, width = head.weight.shape
-        first = torch.arange(runs, device=tokens.target.device)[:, None] * vocab
-        rows = head.weight.reshape(-1, width)[tokens.target + first]
-        return rule.of(head.hidden, rows).masked_fill(~tokens.counted, torch.inf)
-
-
-def _expand_margin(
-    margin: float | Tensor, tokens: Tokens, shift: int, dtype: torch.dtype
-) -> Float[Tensor, "Rm Nm"]:
-    """Check a margin's value and shape; return it as ``[1 or R, 1 or N]``."""
-    device = tokens.target.device
-    if not isinstance(margin, Tensor):
-        fix = 'for ordinary cross-entropy pass float("inf")'
-        value = checks.number("margin", margin, at_least=0.0, finite=False, fix=fix)
-        return torch.full((1, 1), value, dtype=dtype, device=device)
-    runs, count = tokens.target.shape
-    x = margin.detach().to(dtype)
-    if shift and x.ndim == len(tokens.shape) and x.shape[-1] == tokens.shape[-1] + shift:
-        x = x[..., shift:]
-    shapes: dict[tuple[int, ...], tuple[int, int]] = {(): (1, 1), tokens.shape: (runs, count)}
-    shapes |= {(runs,): (runs, 1), (runs, count): (runs, count)} if tokens.runs else {}
-    shapes |= {} if tokens.runs else {(count,): (1, count)}
-    if tuple(x.shape) not in shapes:
-        expected = "a number, or shape " + " or ".join(map(str, shapes))
-        raise ArgumentValueError("margin", expected, f"shape {tuple(margin.shape)}")
-    if x.ndim:
-        checks.same_device("margin", x, "target", tokens.target)
-    valid = x >= 0  # false for NaN
-    checks.all_true(valid, "margin", "values that are at least 0", "a negative value or NaN")
-    return x.to(device).reshape(shapes[tuple(x.shape)])
 
 
 def _spec(
@@ -382,8 +323,3 @@ def _present(stats: TokenStats, tokens: Tokens) -> LossStats:
         kept=stats.kept.view(tokens.shape),
         touched=stats.touched if tokens.runs else stats.touched[0],
     )
-
-
-def _needs_head(argument: str, expected: str, got: str) -> ArgumentTypeError:
-    fix = "use linear_thresholded_cross_entropy, which sees hidden states and weight"
-    return ArgumentTypeError(argument, expected, got, fix)

@@ -1,0 +1,104 @@
+"""Documents keep their word: examples run, links lead somewhere, evidence is there."""
+
+from __future__ import annotations
+
+import doctest
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
+EVIDENCE = sorted((ROOT / "evidence").rglob("*.*"))
+# A fence says "python", or "python no-run" where an example needs what tests lack (a GPU, a model).
+FENCE = re.compile(r"^```(python[^\n]*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+MACHINE = re.compile(r"(?<![\w.~!/-])/(?:work|tmp|root|home|opt|mnt|var|usr|etc|Users)/")
+
+pages = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+
+
+def blocks(page: Path) -> Iterator[tuple[int, str, str]]:
+    """Yield line, fence and text of each Python block."""
+    text = page.read_text(encoding="utf-8")
+    for match in FENCE.finditer(text):
+        yield text.count("\n", 0, match.start()) + 2, match.group(1), match.group(2)
+
+
+@pages
+def test_python_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks of a page share their names, as a reader would type them one after the other."""
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, object] = {"__name__": "example"}
+    runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)
+    report: list[str] = []
+    for line, fence, text in blocks(page):
+        if text.lstrip().startswith(">>>"):
+            test = doctest.DocTestParser().get_doctest(text, names, page.name, str(page), line - 1)
+            runner.run(test, out=report.append, clear_globs=False)
+            names = test.globs
+            assert runner.failures == 0, "".join(report)
+        else:
+            code = compile("\n" * (line - 1) + text, str(page), "exec")
+            if "no-run" not in fence:
+                exec(code, names)
+
+
+def anchors(page: Path) -> set[str]:
+    headings = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", h.lower()).strip().replace(" ", "-") for h in headings}
+
+
+@pages
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in LINK.findall(page.read_text(encoding="utf-8")):
+        if re.match(r"[a-z]+:", target):
+            continue
+        path, _, anchor = target.partition("#")
+        goal = (page.parent / path).resolve() if path else page
+        assert goal.exists(), f"{page.name} links to {target}"
+        if anchor and goal.suffix == ".md":
+            assert anchor in anchors(goal), f"{page.name} links to {target}"
+
+
+@pages
+def test_evidence_is_there(page: Path) -> None:
+    for name in re.findall(r"\bevidence/[\w./-]*\w", page.read_text(encoding="utf-8")):
+        assert (ROOT / name).exists(), f"{page.name} names {name}"
+
+
+@pytest.mark.parametrize(
+    "file", [*PAGES, *EVIDENCE, ROOT / "constraints.txt"], ids=lambda f: f.name
+)
+def test_no_path_of_a_machine(file: Path) -> None:
+    if file.suffix in (".md", ".json", ".txt", ".csv", ".svg", ".html"):
+        for i, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
+            assert not MACHINE.search(line), f"{file.name}:{i}: {line.strip()[:80]}"
+
+
+def test_every_page_is_on_the_map() -> None:
+    linked = set(LINK.findall((ROOT / "docs" / "index.md").read_text(encoding="utf-8")))
+    for page in (ROOT / "docs").glob("*.md"):
+        assert page.name == "index.md" or page.name in linked
+
+
+def test_constraints_are_exact_and_name_no_address() -> None:
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    pins = [line for line in lines if line and not line.startswith("#")]
+    assert all(re.fullmatch(r"[\w.-]+==[\w.]+", pin) for pin in pins)
+    assert {"torch==2.13.0", "triton==3.7.1"} <= set(pins)
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("see /tmp/x", True),
+        ("at `/home/me/y`", True),
+        ("src/tmp/x", False),
+        ("https://a/opt/b", False),
+    ],
+)
+def test_the_search_for_paths_finds_them(text: str, found: bool) -> None:
+    assert bool(MACHINE.search(text)) == found
