@@ -15,7 +15,8 @@ from elbowroom.losses import chunked, products
 Loss = Callable[..., Tensor]
 CHUNKED = {
     "dense": {"LIST_SHARE": 0.0},  # blocks stay matrices
-    "listed": {"LIST_SHARE": 1.0, "BLOCK": 12},  # few tokens a block, each block a list
+    "listed": {"LIST_SHARE": 1.0, "BLOCK": 12, "STRIP": 12},  # few tokens a block, all listed
+    "mixed": {"LIST_SHARE": 0.5, "BLOCK": 24, "STRIP": 12, "FEW": 1},  # some tokens are listed
 }
 
 

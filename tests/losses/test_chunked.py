@@ -45,7 +45,9 @@ def compare(case: Case, dtype: torch.dtype) -> tuple[bool, list[str]]:
 @pytest.fixture
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make blocks, tiles and lists so small that every case has several of each."""
-    monkeypatch.setattr(chunked, "BLOCK", 1000)
+    monkeypatch.setattr(chunked, "BLOCK", 3000)
+    monkeypatch.setattr(chunked, "STRIP", 1000)
+    monkeypatch.setattr(chunked, "FEW", 2)
     monkeypatch.setattr(products, "TILE", 500)
     monkeypatch.setattr(products, "LIST_LENGTH", 64)
     monkeypatch.setattr(products, "LIST_ROWS", 37)

@@ -206,7 +206,7 @@ def test_a_run_alone_has_a_run_dimension(linear):
 
 
 def test_runs_may_have_further_dimensions(linear):
-    hidden, weight, _, _ = linear_problem(runs=R)
+    _, weight, _, _ = linear_problem(runs=R)
     wide = torch.randn(R, 2, 4, D, dtype=torch.float64)
     target = torch.randint(V, (R, 2, 4))
     loss, stats = linear(wide, weight, target, MARGIN, reduction="none", stats=True)
@@ -386,7 +386,9 @@ def test_inputs_need_not_be_contiguous(linear, layout):
         return linear(hidden, weight, target, MARGIN, bias=bias.detach())
 
     ours = value_and_gradients(lambda h, w: loss(h, w, lambda x: x), hidden, weight)
-    same(ours, value_and_gradients(lambda h, w: loss(h, w, torch.Tensor.contiguous), hidden, weight))
+    same(
+        ours, value_and_gradients(lambda h, w: loss(h, w, torch.Tensor.contiguous), hidden, weight)
+    )
 
 
 def test_the_default_is_the_chunked_backend_and_means_over_tokens():

@@ -1,9 +1,10 @@
 """Portable backend: blocks of tokens, gradients made while a block's logits are at hand.
 
-Logits never exist for more than `BLOCK` entries. Where a block keeps few of them they are turned
-into a list, and the two products of the backward become weighted sums of rows, whose work is in
-proportion to what was kept. Only a CPU does this: the length of a list must be known on the host.
-All else is dense matrix products.
+Logits never exist for more than `BLOCK` entries; the equations go over them in strips that fit a
+cache. Where a token keeps few entries they are turned into a list, and its part in the two
+products of the backward becomes a weighted sum of rows, whose work is in proportion to what was
+kept. Only a CPU does this: the length of a list must be known on the host. The other tokens are
+moved together, for dense matrix products.
 """
 
 from __future__ import annotations
@@ -12,27 +13,32 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from elbowroom.losses.entries import Dense, Listed, Terms, cross_entropy_, softminus_
 from elbowroom.losses.problem import Head, Tokens, compute_dtype
-from elbowroom.losses.products import Block, Needs, Products
+from elbowroom.losses.products import Needs, Part, Products
 from elbowroom.losses.reference import masks, statistics
 from elbowroom.losses.spec import Spec, TokenStats
 from elbowroom.losses.variants import Decoupled, DetachedBelow, Leaky, RareOnly, Softminus
 
-BLOCK = 8 * 2**20  # logits at a time: 32 MiB in float32
-LIST_SHARE = 0.15  # a block is listed where at most this share of it is kept
+BLOCK = 16 * 2**20  # logits at a time: 64 MiB in float32
+STRIP = 2**20  # logits that the equations go over at a time
+LIST_SHARE = 0.13  # a token is listed where it keeps at most this share of the vocabulary
+FEW = 8  # tokens that are too few for a dense product: they are listed, too
 
 
-def blocks(runs: int, tokens: int, vocab: int) -> Iterator[Block]:
-    """Cut ``[runs, tokens, vocab]`` into blocks of at most `BLOCK` entries, or of one token."""
-    r = max(1, min(runs, BLOCK // max(1, tokens * vocab)))
-    n = max(1, min(tokens, BLOCK // (r * vocab)))
+def blocks(runs: int, tokens: int, vocab: int, entries: int) -> Iterator[Part]:
+    """Cut ``[runs, tokens, vocab]`` into blocks of at most so many entries, or of one token.
+
+    Several runs share a block where all their tokens make no more than a strip.
+    """
+    r = max(1, min(runs, STRIP // max(1, tokens * vocab)))
+    n = max(1, min(tokens, entries // (r * vocab)))
     for i in range(0, runs, r):
         for j in range(0, tokens, n):
-            yield Block(slice(i, min(i + r, runs)), slice(j, min(j + n, tokens)))
+            yield Part(slice(i, min(i + r, runs)), slice(j, min(j + n, tokens)))
 
 
 @dataclass(frozen=True)
@@ -62,7 +68,7 @@ def sweep(
     counted = tokens.counted
     spare = head.hidden.device.type == "cpu" and len(counted) == 1 and not bool(counted.all())
     if not spare:
-        done = Sweep(head, tokens, spec, stats=stats).run(coefficient, needs)
+        done = Sweep(head, tokens, spec, coefficient, needs, stats=stats)
         p = done.products
         losses = done.losses.masked_fill(~counted, 0.0)
         return Swept(losses, p.hidden, p.weight, p.bias, done.stats)
@@ -73,7 +79,7 @@ def sweep(
 
     part = sweep(
         replace(head, hidden=head.hidden[:, rows]),
-        replace(tokens, target=of(tokens.target), counted=counted[:, rows]),
+        replace(tokens, target=tokens.target[:, rows], counted=counted[:, rows]),
         replace(spec, margin=of(spec.margin)),
         None if coefficient is None else coefficient[:, rows],
         needs,
@@ -107,132 +113,160 @@ class Sweep:
     Attributes:
         losses: ``[R, N]``, each token's loss (anything where ignored).
         stats: what the loss saw; None if not wanted.
-        products: after `run`, holds the gradients of ``sum_n coefficient_n * loss_n``.
+        products: holds the gradients of ``sum_n coefficient_n * loss_n``.
     """
 
-    def __init__(self, head: Head, tokens: Tokens, spec: Spec, *, stats: bool) -> None:
+    def __init__(
+        self,
+        head: Head,
+        tokens: Tokens,
+        spec: Spec,
+        coefficient: Float[Tensor, "R N"] | None,
+        needs: Needs,
+        *,
+        stats: bool,
+    ) -> None:
         # Hidden states of ignored tokens may be anything, NaN too: they must not reach the weight.
         hidden = head.hidden.masked_fill(~tokens.counted[..., None], 0.0)
-        self.head, self.tokens, self.spec = replace(head, hidden=hidden), tokens, spec
-        shape = tokens.target.shape
-        self.losses = head.hidden.new_zeros(shape, dtype=compute_dtype(head.hidden.dtype))
+        self.head = replace(head, hidden=hidden.detach(), weight=head.weight.detach())
+        self.tokens, self.spec = tokens, spec
+        self.coefficient = coefficient
+        dtype = compute_dtype(hidden.dtype)
+        self.losses = hidden.new_zeros(tokens.target.shape, dtype=dtype)
         self.stats = empty_stats(self.losses, head.vocab_size) if stats else None
-
-    def run(self, coefficient: Float[Tensor, "R N"] | None, needs: Needs) -> Sweep:
-        """Sweep over all blocks; without coefficients no gradient is made."""
-        vocab = self.head.vocab_size
-        todo = list(blocks(self.losses.shape[0], self.losses.shape[1], vocab))
-        size = max((self.losses[b.runs, b.tokens].numel() for b in todo), default=0)
-        self.products = Products(self.head, needs, size * vocab)
+        # The products of Decoupled need the mask of a whole block, so that is but a strip.
+        entries = STRIP if isinstance(spec.variant, Decoupled) else BLOCK
+        runs, count = tokens.target.shape
+        todo = list(blocks(runs, count, head.vocab_size, entries))
+        room = max((self.losses[b.runs, b.tokens].numel() for b in todo), default=0)
+        self.products = Products(self.head, needs, room * head.vocab_size)
         for block in todo:
-            c = None if coefficient is None else block.cut(coefficient)
-            self._visit(block, c)
+            self._block(block)
         self.products.finish()
-        return self
 
-    def _visit(self, block: Block, coefficient: Float[Tensor, "r n"] | None) -> None:
-        head, spec, products = self.head, cut_spec(self.spec, block), self.products
-        target, counted = block.cut(self.tokens.target), block.cut(self.tokens.counted)
-        hidden = block.cut(head.hidden).to(self.losses.dtype)
-        z, slope = products.logits(block, hidden)
+    def _block(self, block: Part) -> None:
+        """Make a block's logits, turn them into gradients strip by strip, and pass these on."""
+        z = self.products.logits(block)
+        step = max(1, STRIP // z.shape[2]) if len(z) == 1 else z.shape[1]
+        left: list[Part] = []  # tokens for the dense products; their gradients lie first in z
+        for start in range(0, z.shape[1], step):
+            strip = slice(start, min(start + step, z.shape[1]))
+            many, below = self._strip(block.within(strip), z, strip, sum(map(len, left)))
+            left.append(many)
+        together = Part.join(left)
+        if self.coefficient is not None and len(together):
+            skip = below if isinstance(self.spec.variant, Decoupled) else None
+            self.products.add_dense(together, z[:, : len(together)], skip)
+
+    def _strip(
+        self, part: Part, z: Float[Tensor, "r n V"], strip: slice, first: int
+    ) -> tuple[Part, Bool[Tensor, "r m V"]]:
+        """Do a strip; return its tokens that are left for the dense products, and its mask.
+
+        The gradients of those tokens are moved to ``first`` and what follows.
+        """
+        x, target, spec = z[:, strip], part.cut(self.tokens.target), cut_spec(self.spec, part)
         if self.stats is not None:
-            tokens = replace(self.tokens, target=target, counted=counted)
-            store_stats(self.stats, statistics(z, tokens, spec), block)
-        below, dropped = masks(z, target, spec)
-        terms = Terms(
-            label_smoothing=spec.label_smoothing, z_loss=spec.z_loss, coefficient=coefficient
-        )
+            tokens = replace(self.tokens, target=target, counted=part.cut(self.tokens.counted))
+            store_stats(self.stats, statistics(x, tokens, spec), part)
+        below, dropped = masks(x, target, spec)
         if isinstance(spec.variant, DetachedBelow | Decoupled | Leaky):
-            x: Tensor = z
-            layout: Dense | Listed = Dense(target, ~dropped)
-            losses = with_entries_below_(z, target, below, dropped, spec.variant, terms)
-        else:
-            keep = dropped.logical_or_(below).logical_not_()
-            x, layout = lay_out(z, target, keep, products.may_list, spec)
-            losses = without_entries_below_(x, layout, spec, terms)
-        self.losses[block.runs, block.tokens] = losses
-        if coefficient is None:
-            return
-        if slope is not None:
-            x.mul_(layout.take(slope))
-        elif head.logit_scale != 1.0:
-            x.mul_(head.logit_scale)
-        if isinstance(layout, Listed):
-            products.add_listed(block, x, layout)
-        else:
-            rows_skip = below if isinstance(spec.variant, Decoupled) else None
-            products.add_dense(block, hidden, x, rows_skip)
+            self._equations(part, x, Dense(target, dropped.logical_not_()), below)
+            return part, below
+        keep = dropped.logical_or_(below).logical_not_()
+        easy = list_worthy(keep[0]) if self.products.may_list and len(x) == 1 else None
+        if easy is not None and bool(easy.any()):
+            few = part.select(easy)
+            listed = Listed(keep[:, easy], target[:, easy])
+            entries = x[0, easy.nonzero()[:, 0][listed.row], listed.column]
+            self._equations(few, entries, listed)
+            if self.coefficient is not None:
+                self.products.add_listed(few, entries, listed)
+            part, keep, target = part.select(~easy), keep[:, ~easy], target[:, ~easy]
+            z[:, first : first + len(part)] = x[:, ~easy]
+        elif first != strip.start:
+            z[:, first : first + len(part)] = x.clone()
+        x = z[:, first : first + len(part)]
+        if len(part):
+            self._equations(part, x, Dense(target, keep, largest_kept=spec.protect is None))
+        return part, below
+
+    def _equations(
+        self,
+        part: Part,
+        x: Tensor,
+        layout: Dense | Listed,
+        below: Bool[Tensor, "r n V"] | None = None,
+    ) -> None:
+        """Store the losses of some tokens; turn their logits into gradients by the raw ones."""
+        spec, head = cut_spec(self.spec, part), self.head
+        c = None if self.coefficient is None else part.cut(self.coefficient)
+        terms = Terms(label_smoothing=spec.label_smoothing, z_loss=spec.z_loss, coefficient=c)
+        slope: Tensor | float = head.logit_scale
+        if head.softcap is not None and c is not None:
+            capped = x / (head.softcap * head.logit_scale)  # tanh of the raw logits
+            slope = (1 - capped.square_()).mul_(head.logit_scale)
+        part.store(losses_(x, layout, below, spec, terms), self.losses)
+        if c is not None and not (isinstance(slope, float) and slope == 1.0):
+            x.mul_(slope)
 
 
-def lay_out(
-    z: Float[Tensor, "r n V"],
-    target: Int[Tensor, "r n"],
-    keep: Bool[Tensor, "r n V"],
-    may_list: bool,
+def list_worthy(keep: Bool[Tensor, "n V"]) -> Bool[Tensor, " n"]:
+    """Return which tokens keep so few entries that a list pays."""
+    kept = keep.view(torch.int8).sum(-1, dtype=torch.int32)  # far faster than keep.sum(-1)
+    easy = kept <= LIST_SHARE * keep.shape[1]
+    hard = len(easy) - int(easy.sum())
+    return torch.ones_like(easy) if 0 < hard < FEW < len(easy) else easy
+
+
+def losses_(
+    x: Tensor,
+    layout: Dense | Listed,
+    below: Bool[Tensor, "r n V"] | None,
     spec: Spec,
-) -> tuple[Tensor, Dense | Listed]:
-    """Choose the layout by the share that is kept; return the entries in it."""
-    if may_list and z.shape[0] == 1:
-        kept = keep.view(torch.int8).sum(-1, dtype=torch.int32).sum()  # fast, unlike keep.sum()
-        if int(kept) <= LIST_SHARE * keep.numel():
-            listed = Listed(keep, target)
-            return listed.take(z), listed
-    return z, Dense(target, keep, largest_kept=spec.protect is None)
-
-
-def without_entries_below_(
-    x: Tensor, layout: Dense | Listed, spec: Spec, terms: Terms
-) -> Float[Tensor, "r n"]:
-    """Return losses that depend on kept entries only; ``x`` becomes their gradient."""
-    if isinstance(spec.variant, Softminus):
-        margin = spec.margin.to(x.dtype)
-        return softminus_(x, layout, margin, spec.variant, terms)
-    return cross_entropy_(x, layout, terms)
-
-
-def with_entries_below_(
-    z: Float[Tensor, "r n V"],
-    target: Int[Tensor, "r n"],
-    below: Bool[Tensor, "r n V"],
-    dropped: Bool[Tensor, "r n V"],
-    variant: DetachedBelow | Decoupled | Leaky,
     terms: Terms,
 ) -> Float[Tensor, "r n"]:
-    """Return losses to which entries below the threshold contribute; ``z`` becomes the gradient.
+    """Return losses; ``x``, the logits in this layout, becomes their gradient.
 
-    For `Decoupled` that is the gradient which hidden gets.
+    The layout keeps what is in the log-sum-exp. Where entries below the threshold are in it too,
+    ``below`` says which these are. For `Decoupled` the gradient is that which hidden gets.
     """
-    keep = ~dropped
-    if isinstance(variant, Leaky):
-        w, c = variant.weight, terms.coefficient
-        thresholded, plain = (
-            replace(terms, coefficient=None if c is None else share * c) for share in (1 - w, w)
-        )
-        y = z.clone()
-        losses = (1 - w) * cross_entropy_(y, Dense(target, keep & ~below), thresholded)
-        losses = losses + w * cross_entropy_(z, Dense(target, keep), plain)
-        z.add_(y)
-        return losses
-    smoothed = keep if isinstance(variant, Decoupled) else keep & ~below
-    losses = cross_entropy_(z, Dense(target, keep, smoothed), terms)
+    variant = spec.variant
+    if isinstance(variant, Softminus):
+        return softminus_(x, layout, spec.margin, variant, terms)
+    if not isinstance(variant, Leaky | DetachedBelow):
+        return cross_entropy_(x, layout, terms)
+    assert isinstance(layout, Dense)
+    assert below is not None
+    above = layout.without(below)
     if isinstance(variant, DetachedBelow):
-        z.masked_fill_(below, 0.0)
+        layout.smoothed = above.keep
+        losses = cross_entropy_(x, layout, terms)
+        x.masked_fill_(below, 0.0)
+        return losses
+    w, c = variant.weight, terms.coefficient
+    thresholded, plain = (
+        replace(terms, coefficient=None if c is None else share * c) for share in (1 - w, w)
+    )
+    y = x.clone()
+    losses = (1 - w) * cross_entropy_(y, above, thresholded)
+    losses = losses + w * cross_entropy_(x, layout, plain)
+    x.add_(y)
     return losses
 
 
-def cut_spec(spec: Spec, block: Block) -> Spec:
-    """Cut a block out of what may differ by run or token."""
-    variant = spec.variant
+def cut_spec(spec: Spec, part: Part) -> Spec:
+    """Cut out of a spec what may differ by run or token."""
+    variant, protect = spec.variant, spec.protect
     if isinstance(variant, RareOnly) and variant.rows.ndim == 2:
-        variant = RareOnly(variant.rows[block.runs] if len(variant.rows) > 1 else variant.rows)
-    protect = spec.protect
-    if protect is not None and len(protect) > 1:
-        protect = protect[block.runs]
-    return replace(spec, margin=block.cut(spec.margin), protect=protect, variant=variant)
+        variant = RareOnly(part.cut_runs(variant.rows))
+    if protect is not None:
+        protect = part.cut_runs(protect)
+    return replace(spec, margin=part.cut(spec.margin), protect=protect, variant=variant)
 
 
 def empty_stats(losses: Float[Tensor, "R N"], vocab: int) -> TokenStats:
-    """Return statistics to be filled block by block."""
+    """Return statistics to be filled part by part."""
     counts = torch.zeros_like(losses, dtype=torch.int64)
     return TokenStats(
         log_probability=torch.zeros_like(losses),
@@ -243,8 +277,9 @@ def empty_stats(losses: Float[Tensor, "R N"], vocab: int) -> TokenStats:
     )
 
 
-def store_stats(stats: TokenStats, of_block: TokenStats, block: Block) -> None:
-    """Write a block's statistics where they belong."""
-    for field in ("log_probability", "rank", "argmax", "kept"):
-        getattr(stats, field)[block.runs, block.tokens] = getattr(of_block, field)
-    stats.touched[block.runs] |= of_block.touched
+def store_stats(stats: TokenStats, found: TokenStats, part: Part) -> None:
+    """Write a part's statistics where they belong."""
+    *of_tokens, touched = found.tensors()
+    for x, out in zip(of_tokens, stats.tensors(), strict=False):
+        part.store(x, out)
+    stats.touched[part.runs] |= touched

@@ -53,9 +53,9 @@ class Dense:
         self.smoothed = keep if smoothed is None else smoothed
         self.largest_kept = largest_kept
 
-    def take(self, z: Float[Tensor, "R n V"]) -> Float[Tensor, "R n V"]:
-        """Return the entries of a dense block: all of them."""
-        return z
+    def without(self, dropped: Bool[Tensor, "R n V"]) -> Dense:
+        """Return the layout that drops these entries besides."""
+        return Dense(self.target[..., 0], self.keep & ~dropped)
 
     def spread(self, x: Float[Tensor, "R n"]) -> Tensor:
         """Give each entry its token's number."""
@@ -103,10 +103,6 @@ class Listed:
         self.row, self.column = flat.nonzero().unbind(1)
         self.count = torch.bincount(self.row, minlength=flat.shape[0])
         self.hit = (self.column == target.reshape(-1)[self.row]).nonzero()[:, 0]
-
-    def take(self, z: Float[Tensor, "R n V"]) -> Float[Tensor, " K"]:
-        """Return the listed entries of a dense block."""
-        return z.view(-1, z.shape[-1])[self.row, self.column]
 
     def spread(self, x: Float[Tensor, "R n"]) -> Tensor:
         """Give each entry its token's number."""

@@ -32,7 +32,8 @@ class _Loss(nn.Module):
     def __init__(self, margin: Margin, stats: bool, options: dict[str, Any]) -> None:
         super().__init__()
         if not isinstance(margin, Tensor | MarginRule):
-            margin = checks.number("margin", margin, at_least=0.0, finite=False)
+            fix = 'for ordinary cross-entropy pass float("inf")'
+            margin = checks.number("margin", margin, at_least=0.0, finite=False, fix=fix)
         if options.get("progress") is not None:
             fix = "set it with loss.progress.fill_(step / steps)"
             raise ArgumentTypeError(

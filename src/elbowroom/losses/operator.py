@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
+from elbowroom.errors import BackendError
 from elbowroom.losses.chunked import empty_stats, sweep
 from elbowroom.losses.problem import Head, Tokens, compute_dtype
 from elbowroom.losses.products import Needs
@@ -69,42 +69,44 @@ class _Loss(torch.autograd.Function):
             needs if known else [False] * 3,
             stats,
         )
-        gradients, others = rest[:3], rest[3:]
-        if per_token:
-            ctx.save_for_backward(hidden, weight, bias, coefficient, *tensors)
-        else:
-            ctx.save_for_backward(*gradients)
-        ctx.dtypes = [None if x is None else x.dtype for x in (hidden, weight, bias)]
+        # Not saved: the first backward pass gives them away, so that nobody has to copy them.
+        ctx.gradients = rest[:3] if known else None
+        ctx.save_for_backward(hidden, weight, bias, coefficient, *tensors)
         ctx.numbers, ctx.flags = numbers, flags
-        ctx.mark_non_differentiable(*others)
+        ctx.mark_non_differentiable(*rest[3:])
         weighted = torch.where(coefficient == 0, 0.0, losses) * coefficient
-        return (weighted if per_token else weighted.sum(-1), *others)
+        return (weighted if per_token else weighted.sum(-1), *rest[3:])
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, upstream: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
+        if torch.is_grad_enabled() and not torch.compiler.is_compiling():
+            raise BackendError(
+                "backend: 'chunked' gives first derivatives only, and create_graph=True asks for "
+                "more; pass backend='reference'"
+            )
         needs, per_token, _stats = ctx.flags
-        if per_token:
-            hidden, weight, bias, coefficient, *tensors = ctx.saved_tensors
-            c = coefficient * upstream
-            gradients = _sweep(hidden, weight, bias, c, *tensors, *ctx.numbers, needs, False)[1:4]
+        hidden, weight, bias, coefficient, *tensors = ctx.saved_tensors
+        gradients, ctx.gradients = ctx.gradients, None
+        if gradients is None:  # for each token, or a second backward pass over a retained graph
+            c = coefficient * (upstream if per_token else upstream[:, None])
+            _, *gradients = _sweep(hidden, weight, bias, c, *tensors, *ctx.numbers, needs, False)
         else:
-            gradients = [_scaled(x, upstream) for x in ctx.saved_tensors]
+            for x in gradients:
+                _scale_(x, upstream)
         out = [
-            x.to(dtype) if need else None
-            for x, need, dtype in zip(gradients, needs, ctx.dtypes, strict=True)
+            x.to(like.dtype) if need else None
+            for x, need, like in zip(gradients, needs, (hidden, weight, bias), strict=True)
         ]
         return (*out, None, None, None, None)
 
 
-def _scaled(gradient: Tensor, upstream: Tensor) -> Tensor:
-    """Multiply a gradient of each run; on a CPU, spare the pass where the factor is 1."""
+def _scale_(gradient: Tensor, upstream: Tensor) -> None:
+    """Multiply the gradient of each run; on a CPU, spare the pass where the factor is 1."""
     if gradient.numel() == 0:
-        return gradient
+        return
     on_host = upstream.device.type == "cpu" and not torch.compiler.is_compiling()
-    if on_host and bool((upstream == 1).all()):
-        return gradient
-    return gradient * upstream.view(-1, *[1] * (gradient.ndim - 1))
+    if not (on_host and bool((upstream == 1).all())):
+        gradient.mul_(upstream.view(-1, *[1] * (gradient.ndim - 1)))
 
 
 @torch.library.custom_op("elbowroom::chunked_sweep", mutates_args=())

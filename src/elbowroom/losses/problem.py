@@ -138,8 +138,9 @@ def prepare_linear(
     """
     hidden = checks.is_floating("hidden", hidden)
     weight = checks.is_floating("weight", weight)
-    if weight.ndim not in (2, 3):
-        raise ArgumentValueError("weight", "[V, D] or [R, V, D]", f"shape {tuple(weight.shape)}")
+    if weight.ndim not in (2, 3) or 0 in weight.shape:
+        expected = "[V, D] or [R, V, D], none of them 0"
+        raise ArgumentValueError("weight", expected, f"shape {tuple(weight.shape)}")
     runs = weight.ndim == 3
     if hidden.ndim < (3 if runs else 1) or hidden.shape[-1] != weight.shape[-1]:
         expected = f"[{'R, ' * runs}..., D] with D = {weight.shape[-1]}, as in the weight"

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from elbowroom.losses.entries import Listed
@@ -28,16 +28,54 @@ class Needs:
 
 
 @dataclass(frozen=True)
-class Block:
-    """Runs and tokens of a problem that are worked on at once."""
+class Part:
+    """Runs and tokens of a problem that are worked on at once; tokens as a range or as ids."""
 
     runs: slice
-    tokens: slice
+    tokens: slice | Tensor
+
+    def __len__(self) -> int:
+        """Return the number of tokens of a run."""
+        if isinstance(self.tokens, slice):
+            return int(self.tokens.stop - self.tokens.start)
+        return len(self.tokens)
+
+    def ids(self) -> Int[Tensor, " n"]:
+        """Return the tokens as ids."""
+        if isinstance(self.tokens, slice):
+            return torch.arange(self.tokens.start, self.tokens.stop)
+        return self.tokens
+
+    def within(self, strip: slice) -> Part:
+        """Return some of a range of tokens, counted from its start."""
+        assert isinstance(self.tokens, slice)
+        start = self.tokens.start
+        return Part(self.runs, slice(start + strip.start, start + strip.stop))
+
+    def select(self, mask: Bool[Tensor, " n"]) -> Part:
+        """Return the tokens that a mask chooses."""
+        return Part(self.runs, self.ids()[mask])
+
+    @staticmethod
+    def join(parts: Sequence[Part]) -> Part:
+        """Join parts of the same runs, in order; a range where they are one."""
+        first, last = parts[0].tokens, parts[-1].tokens
+        if all(isinstance(part.tokens, slice) for part in parts):
+            return Part(parts[0].runs, slice(first.start, last.stop))  # type: ignore[union-attr]
+        return Part(parts[0].runs, torch.cat([part.ids() for part in parts]))
+
+    def cut_runs(self, x: Tensor) -> Tensor:
+        """Cut the runs out of ``[R, ...]``, where R may be 1 and broadcasts."""
+        return x if x.shape[0] == 1 else x[self.runs]
 
     def cut(self, x: Tensor) -> Tensor:
-        """Cut the block out of ``[R, N, ...]``, where R and N may be 1 and broadcast."""
-        x = x if x.shape[0] == 1 else x[self.runs]
+        """Cut the part out of ``[R, N, ...]``, where R and N may be 1 and broadcast."""
+        x = self.cut_runs(x)
         return x if x.shape[1] == 1 else x[:, self.tokens]
+
+    def store(self, x: Tensor, out: Tensor) -> None:
+        """Write ``x`` where the part lies in ``[R, N, ...]``."""
+        out[self.runs, self.tokens] = x
 
 
 class Products:
@@ -48,13 +86,13 @@ class Products:
         may_list: whether `add_listed` can be used.
     """
 
-    def __init__(self, head: Head, needs: Needs, block_entries: int) -> None:
+    def __init__(self, head: Head, needs: Needs, block: int) -> None:
         self.head = head
         self.dtype = compute_dtype(head.hidden.dtype)
         self.hidden = self._zeros(head.hidden) if needs.hidden else None
         self.weight = self._zeros(head.weight) if needs.weight else None
         self.bias = self._zeros(head.weight[..., 0]) if needs.bias else None
-        self._buffer = head.hidden.new_empty(block_entries, dtype=self.dtype)
+        self._buffer = head.hidden.new_empty(block, dtype=self.dtype)
         self._lists: list[tuple[Tensor, Tensor, Tensor]] = []  # token, column, gradient
         self._run = 0  # that the lists belong to
         on_cpu = head.hidden.device.type == "cpu"  # elsewhere a list's length costs a wait
@@ -63,58 +101,50 @@ class Products:
     def _zeros(self, like: Tensor) -> Tensor:
         return torch.zeros(like.shape, dtype=self.dtype, device=like.device)
 
-    def _tiles(self, block: Block) -> Iterator[tuple[slice, Float[Tensor, "r v D"]]]:
+    def _tiles(self, part: Part) -> Iterator[tuple[slice, Float[Tensor, "r v D"]]]:
         """Yield slices of the vocabulary and their rows, converted where they must be."""
-        weight = self.head.weight[block.runs]
+        weight = self.head.weight[part.runs]
         runs, vocab, width = weight.shape
         step = vocab if weight.dtype == self.dtype else max(1, TILE // (runs * max(1, width)))
         for start in range(0, vocab, step):
             tile = slice(start, min(start + step, vocab))
             yield tile, weight[:, tile].to(self.dtype)
 
-    def logits(
-        self, block: Block, hidden: Float[Tensor, "r n D"]
-    ) -> tuple[Float[Tensor, "r n V"], Float[Tensor, "r n V"] | None]:
-        """Return logits in a buffer that the next call reuses, and dz/draw unless it is 1."""
-        head = self.head
+    def logits(self, part: Part) -> Float[Tensor, "r n V"]:
+        """Return logits in a buffer that the next call reuses."""
+        head, hidden = self.head, part.cut(self.head.hidden).to(self.dtype)
         shape = (*hidden.shape[:2], head.vocab_size)
         z = self._buffer[: shape[0] * shape[1] * shape[2]].view(shape)
-        for tile, rows in self._tiles(block):
+        for tile, rows in self._tiles(part):
             torch.bmm(hidden, rows.mT, out=z[..., tile])
         if head.bias is not None:
-            z += head.bias[block.runs, None].to(self.dtype)
+            z += head.bias[part.runs, None].to(self.dtype)
         if head.softcap is not None:
-            z.div_(head.softcap).tanh_()
-            slope = (1 - z * z).mul_(head.logit_scale)
-            return z.mul_(head.softcap * head.logit_scale), slope
-        if head.logit_scale != 1.0:
-            z *= head.logit_scale
-        return z, None
+            z.div_(head.softcap).tanh_().mul_(head.softcap)
+        return z if head.logit_scale == 1.0 else z.mul_(head.logit_scale)
 
     def add_dense(
-        self,
-        block: Block,
-        hidden: Float[Tensor, "r n D"],
-        raw: Float[Tensor, "r n V"],
-        below: Bool[Tensor, "r n V"] | None,
+        self, part: Part, raw: Float[Tensor, "r n V"], below: Bool[Tensor, "r n V"] | None
     ) -> None:
         """Add gradients from that of the raw logits; rows get nothing where ``below``."""
+        hidden = part.cut(self.head.hidden).to(self.dtype)
         if self.hidden is not None:
-            out = self.hidden[block.runs, block.tokens]
-            for tile, rows in self._tiles(block):
+            out = torch.zeros_like(hidden)
+            for tile, rows in self._tiles(part):
                 out.baddbmm_(raw[..., tile], rows)
+            part.store(out, self.hidden)
         if below is not None:
             raw.masked_fill_(below, 0.0)
         if self.weight is not None:
-            self.weight[block.runs].baddbmm_(raw.mT, hidden)
+            self.weight[part.runs].baddbmm_(raw.mT, hidden)
         if self.bias is not None:
-            self.bias[block.runs] += raw.sum(1)
+            self.bias[part.runs] += raw.sum(1)
 
-    def add_listed(self, block: Block, raw: Float[Tensor, " K"], entries: Listed) -> None:
+    def add_listed(self, part: Part, raw: Float[Tensor, " K"], entries: Listed) -> None:
         """Add gradients from the listed entries of one run."""
-        run = block.runs.start
+        run = part.runs.start
         if self.hidden is not None:
-            self.hidden[run, block.tokens] = F.embedding_bag(
+            self.hidden[run, part.tokens] = F.embedding_bag(
                 entries.column,
                 self.head.weight[run],
                 entries.count.cumsum(0) - entries.count,
@@ -128,7 +158,7 @@ class Products:
         if run != self._run or sum(len(raw) for _, _, raw in self._lists) > LIST_LENGTH:
             self.finish()
         self._run = run
-        token = (entries.row + block.tokens.start).int()
+        token = part.ids()[entries.row].int()
         self._lists.append((token, entries.column.int(), raw))
 
     def finish(self) -> None:

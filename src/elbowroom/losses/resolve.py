@@ -82,8 +82,9 @@ def _of_tensor(
 ) -> Float[Tensor, "Rm Nm"]:
     runs, count = tokens.target.shape
     x = margin.detach().to(dtype)
-    if shift and x.ndim == len(tokens.shape) and x.shape[-1] == tokens.shape[-1] + shift:
-        x = x[..., shift:]
+    if shift and x.ndim == len(tokens.shape):
+        left = x[..., shift:]
+        x = left if left.shape[-1] == tokens.shape[-1] != x.shape[-1] else x
     shapes: dict[tuple[int, ...], tuple[int, int]] = {(): (1, 1), tokens.shape: (runs, count)}
     shapes |= {(runs,): (runs, 1), (runs, count): (runs, count)} if tokens.runs else {}
     shapes |= {} if tokens.runs else {(count,): (1, count)}

@@ -33,9 +33,6 @@ def load(x: Tensor, at: At, dtype: torch.dtype, buffers: list[Tensor]) -> Tensor
     if x.dtype != dtype:
         return x.index_select(0, at).to(dtype)
     buffer, x = buffers.pop(), x.detach()
-    if x.dtype == torch.float32 and x.is_contiguous() and x.shape[1]:
-        # Bags of one row: of all gathers in PyTorch, only this one prefetches the rows to come.
-        return torch.embedding_bag(x, at, torch.arange(len(at)), False, 0)[0]
     torch.index_select(widened(x), 0, at, out=widened(buffer) if is_wide(x) else buffer)
     return buffer
 

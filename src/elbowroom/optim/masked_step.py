@@ -1,6 +1,6 @@
 """AdamW over all rows, of which the touched ones are kept; for any device.
 
-It never asks which rows those are, so it never synchronises, and can be captured and compiled.
+It never asks which rows those are, so nothing in it synchronises or depends on data.
 """
 
 from __future__ import annotations

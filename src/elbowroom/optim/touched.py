@@ -35,7 +35,8 @@ def touched_rows(
 def _read(grad: Float[Tensor, "n D"]) -> Bool[Tensor, " n"]:
     """Read all elements. Largest and smallest are both zero only if all are; NaN comes through.
 
-    These two reductions are vectorised in PyTorch; ``any``, norms and ``abs`` are slower.
+    PyTorch vectorises these two; ``any`` and the maximum norm are slower, and sums of squares
+    underflow to zero.
     """
     blocks = torch.split(grad, max(1, BLOCK // grad.shape[1]))
     return torch.cat([(x.amax(-1) != 0) | (x.amin(-1) != 0) for x in blocks])
