@@ -49,7 +49,7 @@ def same(ours, theirs):
 def test_a_second_derivative_is_refused(reduction):
     hidden, weight, _, target = linear_problem()
     loss = chunked_loss(hidden, weight, target, MARGIN, reduction=reduction).sum()
-    with pytest.raises(BackendError, match="first derivatives only.* backend='reference'"):
+    with pytest.raises(BackendError, match=r"first derivatives only.* backend='reference'"):
         torch.autograd.grad(loss, hidden, create_graph=True)
 
 
@@ -195,7 +195,18 @@ def test_a_gradient_is_handed_out_without_a_pass_over_it(monkeypatch):
 
 @pytest.mark.parametrize("cases", ["not slow", pytest.param("slow", marks=pytest.mark.slow)])
 def test_it_compiles_without_a_graph_break(cases):
-    command = [sys.executable, "-m", "pytest", "-q", "-n", "0", "--noconftest", "--show-capture=no", "-m", cases]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-n",
+        "0",
+        "--noconftest",
+        "--show-capture=no",
+        "-m",
+        cases,
+    ]
     file = Path(__file__).with_name("compiled.py")
     done = subprocess.run(
         [*command, str(file)], capture_output=True, text=True, cwd=Path(__file__).parents[2]

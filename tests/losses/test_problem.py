@@ -109,9 +109,7 @@ def test_a_reduced_loss_has_the_callers_shape():
     losses = torch.randn(2, 6)
     for runs, flat in ((2, losses), (None, losses.view(1, 12))):
         for reduction, shape in (("none", (2, 3, 2)), ("mean", (2,)), ("sum", (2,))):
-            tokens = prepare_tokens(
-                torch.zeros(2, 3, 2).long(), 5, runs=runs, reduction=reduction
-            )
+            tokens = prepare_tokens(torch.zeros(2, 3, 2).long(), 5, runs=runs, reduction=reduction)
             expected = shape if runs or reduction == "none" else ()
             assert tokens.reduce(flat).shape == expected
 
