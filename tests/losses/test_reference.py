@@ -13,6 +13,8 @@ import torch.nn.functional as F
 from torch.autograd import gradcheck, gradgradcheck
 
 import elbowroom as er
+from elbowroom.losses.reference import masks
+from elbowroom.losses.spec import Spec
 from tests.losses.problems import (
     ALL,
     MARGIN,
@@ -208,6 +210,14 @@ def test_the_target_is_kept_whatever_the_rounding(linear, dtype):
     )
     assert (stats.kept >= 1).all()
     assert loss.isfinite().all()
+
+
+def test_the_target_is_kept_by_index_and_not_by_value():
+    z, target = torch.randn(1, 3, 5), torch.tensor([[0, 4, 2]])
+    spec = Spec(margin=torch.full((1, 1), -9.0))  # no user gets this far with it
+    below, dropped = masks(z, target, spec)
+    assert torch.equal(~below, torch.eye(5, dtype=torch.bool)[target])
+    assert not dropped.any()
 
 
 @pytest.mark.parametrize("where", [0, 1], ids=["target", "other"])

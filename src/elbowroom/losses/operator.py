@@ -74,7 +74,7 @@ class _Loss(torch.autograd.Function):
         ctx.save_for_backward(hidden, weight, bias, coefficient, *tensors)
         ctx.numbers, ctx.flags = numbers, flags
         ctx.mark_non_differentiable(*rest[3:])
-        weighted = torch.where(coefficient == 0, 0.0, losses) * coefficient
+        weighted = losses * coefficient  # both 0 where ignored
         return (weighted if per_token else weighted.sum(-1), *rest[3:])
 
     @staticmethod
