@@ -9,6 +9,7 @@ moved together, for dense matrix products.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -23,19 +24,20 @@ from elbowroom.losses.reference import masks, statistics
 from elbowroom.losses.spec import Spec, TokenStats
 from elbowroom.losses.variants import Decoupled, DetachedBelow, Leaky, RareOnly, Softminus
 
-BLOCK = 16 * 2**20  # logits at a time: 64 MiB in float32
+BLOCK = 12 * 2**20  # logits at a time: 48 MiB in float32
 STRIP = 2**20  # logits that the equations go over at a time
 LIST_SHARE = 0.13  # a token is listed where it keeps at most this share of the vocabulary
 FEW = 8  # tokens that are too few for a dense product: they are listed, too
 
 
 def blocks(runs: int, tokens: int, vocab: int, entries: int) -> Iterator[Part]:
-    """Cut ``[runs, tokens, vocab]`` into blocks of at most so many entries, or of one token.
+    """Cut ``[runs, tokens, vocab]`` into even blocks of at most so many entries, or of one token.
 
     Several runs share a block where all their tokens make no more than a strip.
     """
     r = max(1, min(runs, STRIP // max(1, tokens * vocab)))
     n = max(1, min(tokens, entries // (r * vocab)))
+    n = math.ceil(tokens / math.ceil(tokens / n)) if tokens else 1
     for i in range(0, runs, r):
         for j in range(0, tokens, n):
             yield Part(slice(i, min(i + r, runs)), slice(j, min(j + n, tokens)))

@@ -14,7 +14,7 @@ from elbowroom.losses.entries import Listed
 from elbowroom.losses.problem import Head, compute_dtype
 
 TILE = 2**22  # entries of a 16-bit weight converted at a time
-LIST_LENGTH = 2**21  # entries listed before they are summed into the weight's gradient
+LIST_LENGTH = 3 * 2**19  # entries listed before they are summed into the weight's gradient
 LIST_ROWS = 4096  # rows of the weight's gradient summed at a time
 
 
@@ -93,10 +93,11 @@ class Products:
         self.weight = self._zeros(head.weight) if needs.weight else None
         self.bias = self._zeros(head.weight[..., 0]) if needs.bias else None
         self._buffer = head.hidden.new_empty(block, dtype=self.dtype)
-        self._lists: list[tuple[Tensor, Tensor, Tensor]] = []  # token, column, gradient
-        self._run = 0  # that the lists belong to
         on_cpu = head.hidden.device.type == "cpu"  # elsewhere a list's length costs a wait
         self.may_list = on_cpu and head.weight.dtype == self.dtype
+        self._list: tuple[Tensor, Tensor, Tensor] | None = None  # token, column, gradient
+        self._listed = 0  # so many entries of it
+        self._run = 0  # that they belong to
 
     def _zeros(self, like: Tensor) -> Tensor:
         return torch.zeros(like.shape, dtype=self.dtype, device=like.device)
@@ -155,25 +156,43 @@ class Products:
             self.bias[run].index_add_(0, entries.column, raw)
         if self.weight is None:
             return
-        if run != self._run or sum(len(raw) for _, _, raw in self._lists) > LIST_LENGTH:
+        token = part.ids()[entries.row]
+        if run != self._run:
             self.finish()
         self._run = run
-        token = part.ids()[entries.row].int()
-        self._lists.append((token, entries.column.int(), raw))
+        for start in range(0, len(raw), LIST_LENGTH):
+            piece = slice(start, min(start + LIST_LENGTH, len(raw)))
+            self._append(token[piece], entries.column[piece], raw[piece])
+
+    def _append(self, *columns: Tensor) -> None:
+        """Append to the list, whose memory is taken once: appending must not fragment it."""
+        count = len(columns[0])
+        if self._listed + count > LIST_LENGTH:
+            self.finish()
+        if self._list is None:
+            kinds = (torch.int32, torch.int32, self.dtype)
+            token, column, raw = (torch.empty(LIST_LENGTH, dtype=kind) for kind in kinds)
+            self._list = (token, column, raw)
+        for x, out in zip(columns, self._list, strict=True):
+            out[self._listed : self._listed + count] = x
+        self._listed += count
 
     def finish(self) -> None:
-        """Sum the lists into the weight's gradient, row by row: a product with few entries."""
-        if not self._lists or self.weight is None:
+        """Sum the list into the weight's gradient, row by row: a product with few entries."""
+        if self._list is None or self.weight is None or not self._listed:
             return
-        token, column, raw = map(torch.cat, zip(*self._lists, strict=True))
-        self._lists.clear()
+        token, column, raw = (x[: self._listed] for x in self._list)
+        self._listed = 0
         column, order = column.sort(stable=True)
         token, raw = token[order], raw[order]
+        del order
         vocab = self.head.vocab_size
         edges = torch.searchsorted(column, torch.arange(vocab + 1, dtype=column.dtype))
         for start in range(0, vocab, LIST_ROWS):
             stop = min(start + LIST_ROWS, vocab)
             first, last = int(edges[start]), int(edges[stop])
+            if first == last:
+                continue
             self.weight[self._run, start:stop] += F.embedding_bag(
                 token[first:last],
                 self.head.hidden[self._run],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TypedDict, Unpack
 
 import torch
@@ -44,7 +45,10 @@ def prepare(
     if unknown:
         known = ", ".join(HeadOptions.__annotations__)
         raise ArgumentTypeError(unknown[0], f"one of the options {known}", "an unknown option")
-    return prepare_linear(hidden, weight, target, **options)
+    head, tokens = prepare_linear(hidden, weight, target, **options)
+    # Hidden states of ignored tokens may be anything, NaN too: they must not reach the weight.
+    clean = head.hidden.masked_fill(~tokens.counted[..., None], 0.0)
+    return replace(head, hidden=clean), tokens
 
 
 def is_counts(counts: object) -> TokenCounts:
