@@ -10,7 +10,7 @@ from jaxtyping import config, install_import_hook
 
 checker = None
 if importlib.util.find_spec("beartype"):
-    import tests.checking
+    import tests.checking  # noqa: F401
 
     checker = "tests.checking.check"
 with install_import_hook("elbowroom", checker):

@@ -14,8 +14,8 @@ from elbowroom.losses.entries import Listed
 from elbowroom.losses.problem import Head, compute_dtype
 
 TILE = 2**22  # entries of a 16-bit weight converted at a time
-LIST_LENGTH = 3 * 2**19  # entries listed before they are summed into the weight's gradient
-LIST_ROWS = 4096  # rows of the weight's gradient summed at a time
+LIST_LENGTH = 3 * 2**18  # entries listed before they are summed into the weight's gradient
+LIST_ROWS = 1024  # rows of the weight's gradient summed at a time
 
 
 @dataclass(frozen=True)
@@ -95,6 +95,7 @@ class Products:
         self._buffer = head.hidden.new_empty(block, dtype=self.dtype)
         on_cpu = head.hidden.device.type == "cpu"  # elsewhere a list's length costs a wait
         self.may_list = on_cpu and head.weight.dtype == self.dtype
+        self._room = min(LIST_LENGTH, block)  # entries; a list is never longer than a block
         self._list: tuple[Tensor, Tensor, Tensor] | None = None  # token, column, gradient
         self._listed = 0  # so many entries of it
         self._run = 0  # that they belong to
@@ -160,18 +161,18 @@ class Products:
         if run != self._run:
             self.finish()
         self._run = run
-        for start in range(0, len(raw), LIST_LENGTH):
-            piece = slice(start, min(start + LIST_LENGTH, len(raw)))
+        for start in range(0, len(raw), self._room):
+            piece = slice(start, min(start + self._room, len(raw)))
             self._append(token[piece], entries.column[piece], raw[piece])
 
     def _append(self, *columns: Tensor) -> None:
         """Append to the list, whose memory is taken once: appending must not fragment it."""
         count = len(columns[0])
-        if self._listed + count > LIST_LENGTH:
+        if self._listed + count > self._room:
             self.finish()
         if self._list is None:
             kinds = (torch.int32, torch.int32, self.dtype)
-            token, column, raw = (torch.empty(LIST_LENGTH, dtype=kind) for kind in kinds)
+            token, column, raw = (torch.empty(self._room, dtype=kind) for kind in kinds)
             self._list = (token, column, raw)
         for x, out in zip(columns, self._list, strict=True):
             out[self._listed : self._listed + count] = x
@@ -193,10 +194,11 @@ class Products:
             first, last = int(edges[start]), int(edges[stop])
             if first == last:
                 continue
-            self.weight[self._run, start:stop] += F.embedding_bag(
+            rows = F.embedding_bag(
                 token[first:last],
                 self.head.hidden[self._run],
                 (edges[start:stop] - first).to(token.dtype),
                 mode="sum",
                 per_sample_weights=raw[first:last],
             )
+            self.weight[self._run, start:stop].add_(rows)  # not +=, which copies the sum once more
