@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -124,3 +124,25 @@ def all_cases(count: int, first: int = 0) -> Iterator[Case]:
     """Yield ``count`` cases, each variant in turn."""
     for seed in range(first, first + count):
         yield make(seed, VARIANTS[seed % len(VARIANTS)])
+
+
+def broken(case: Case) -> Case:
+    """Return a case with a NaN or an infinity in a token, in a row of the weight or in the bias."""
+    g = torch.Generator().manual_seed(case.seed)
+
+    def draw(size: int) -> int:
+        return int(torch.randint(size, (), generator=g))
+
+    value = (float("nan"), float("inf"), -float("inf"))[draw(3)]
+    bias = case.options.get("bias", torch.zeros(case.weight.shape[:-1], dtype=torch.float64))
+    places = {"hidden": case.hidden, "weight": case.weight, "bias": bias}
+    name = ("hidden", "weight", "bias")[draw(3)]
+    spoiled = places[name].clone()
+    spoiled.view(-1)[draw(spoiled.numel())] = value
+    places[name] = spoiled
+    return replace(
+        case,
+        hidden=places["hidden"],
+        weight=places["weight"],
+        options=case.options | {"bias": places["bias"], "reduction": "none"},
+    )

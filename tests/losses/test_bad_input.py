@@ -69,6 +69,8 @@ BOTH = [
     ("normalizer", NAN, VALUE, "above 0"),
     ("normalizer", "four", TYPE, "a number"),
     ("normalizer", torch.ones(2), VALUE, r"shape \[\], got shape \(2,\)"),
+    ("normalizer", torch.tensor(-3.0), VALUE, "at least 0, got a negative one or NaN"),
+    ("normalizer", torch.tensor(NAN), VALUE, "at least 0, got a negative one or NaN"),
     ({"normalizer": 3.0, "reduction": "sum"}, None, VALUE, "unless reduction is.*'sum'"),
     ({"normalizer": 3.0, "reduction": "none"}, None, VALUE, "unless reduction is.*'none'"),
     ("token_weights", torch.ones(N + 1), VALUE, r"shape \(4,\).*\(5,\)"),

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from elbowroom.losses import chunked, products
-from tests.losses.cases import Case, all_cases
+from tests.losses.cases import Case, all_cases, broken
 
 DIFFERENTIABLE = ("loss", "d_hidden", "d_weight", "d_bias")
 
@@ -62,6 +62,28 @@ def test_float64_equals_the_reference() -> None:
                 assert error(ours[name], x) < 1e-12, (case, name)
             else:
                 assert torch.equal(ours[name], x), (case, name)
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_nan_and_infinity_show_as_in_the_reference() -> None:
+    """In losses and statistics everywhere; where a token's loss is a number, its gradient is too.
+
+    Which other entries of a gradient are NaN besides is left open.
+    """
+    shown = 0
+    for case in map(broken, all_cases(210, first=2000)):
+        exact, ours = case.call(torch.float64, "reference"), case.call(torch.float64, "chunked")
+        for name in ("loss", "log_probability", "rank"):
+            x, y = ours[name], exact[name]
+            torch.testing.assert_close(x, y, equal_nan=True, rtol=1e-11, atol=1e-11)
+        for name in ("argmax", "kept", "touched"):
+            assert torch.equal(ours[name], exact[name]), (case, name)
+        finite = exact["loss"].isfinite() & (case.target != -100)
+        usual = finite[..., None] & exact["d_hidden"].isfinite()
+        x, y = (d["d_hidden"].where(usual, 0.0) for d in (ours, exact))
+        torch.testing.assert_close(x, y, rtol=1e-9, atol=1e-11)
+        shown += not bool(exact["loss"].isfinite().all())
+    assert 60 < shown < 200
 
 
 @pytest.mark.usefixtures("small_blocks")

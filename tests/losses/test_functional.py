@@ -452,3 +452,71 @@ def test_counted_tokens_that_are_not_numbers_show_as_in_cross_entropy(linear, va
     theirs = F.cross_entropy(z, target, reduction="none")
     assert torch.equal(ours.isfinite(), theirs.isfinite())
     assert not linear(hidden, weight, target, margin).isfinite()
+
+
+@pytest.mark.parametrize("value", [float("nan"), INF, -INF])
+@pytest.mark.parametrize("variant", ALL, ids=name)
+def test_what_equalization_drops_may_be_anything(linear, variant, value):
+    """A protected row is out of the loss of other targets, whatever its logit."""
+    hidden, weight, bias, target = linear_problem()
+    protect = torch.zeros(V, dtype=torch.bool)
+    protect[V - 1] = True
+    target = torch.where(target == V - 1, 0, target)
+
+    def loss(hidden, weight, bias):
+        options = {"label_smoothing": 0.1, "z_loss": 0.1, "protect": protect, "variant": variant}
+        return linear(hidden, weight, target, MARGIN, bias=bias, **options)
+
+    expected = value_and_gradients(loss, hidden, weight, bias)
+    broken = bias.detach().clone()
+    broken[V - 1] = value
+    ours, gradients = value_and_gradients(loss, hidden, weight, broken)
+    torch.testing.assert_close(ours, expected[0])
+    for x, y in zip(gradients, expected[1], strict=True):
+        torch.testing.assert_close(x, y)
+
+
+def test_an_impossible_target_costs_infinitely_with_smoothing_too(linear):
+    z = torch.tensor([[-INF, 1.0, 0.0]])
+    loss = linear(torch.ones(1, 1), torch.zeros(3, 1), torch.tensor([0]), 1.0, bias=z[0])
+    smoothed = linear(
+        torch.ones(1, 1), torch.zeros(3, 1), torch.tensor([0]), 1.0, bias=z[0], label_smoothing=0.1
+    )
+    assert loss == smoothed == INF
+
+
+def test_weights_of_ignored_tokens_may_be_anything(linear):
+    hidden, weight, _, target = linear_problem()
+    usual = torch.linspace(1, 2, len(target), dtype=torch.float64)
+    broken = usual.masked_fill(target == -100, float("nan"))
+
+    def loss(token_weights):
+        return value_and_gradients(
+            lambda h, w: linear(h, w, target, MARGIN, token_weights=token_weights), hidden, weight
+        )
+
+    expected, ours = loss(usual), loss(broken)
+    assert torch.equal(ours[0], expected[0])
+    assert all(torch.equal(x, y) for x, y in zip(ours[1], expected[1], strict=True))
+
+
+def test_no_tokens_of_all_parts_give_0(linear):
+    """Where gradients are accumulated, the normalizer counts the tokens of all parts: even none."""
+    hidden, weight, _, target = linear_problem()
+    nothing = torch.full_like(target, -100)
+    count = (nothing != -100).sum()
+    loss, gradients = value_and_gradients(
+        lambda h, w: linear(h, w, nothing, MARGIN, normalizer=count), hidden, weight
+    )
+    assert loss == 0
+    assert all((x == 0).all() for x in gradients)
+
+
+@pytest.mark.parametrize("where", [0, 2])
+def test_statistics_of_a_nan_are_none(way, where):
+    z = torch.tensor([[2.0, 1.0, 0.0], [2.0, 1.0, 0.0]])
+    z[0, where] = float("nan")
+    _, stats = way(z, torch.tensor([0, 1]), 1.0, stats=True)
+    assert stats.log_probability.isnan().tolist() == [True, False]
+    assert stats.rank.isnan().tolist() == [True, False]
+    assert stats.rank[1] == 2

@@ -65,11 +65,11 @@ class Dense:
         """Turn kept entries into ``exp(x - m)``, dropped ones into 0; return ``m``, the largest."""
         if self.largest_kept:
             largest = x.amax(-1)
-            x.sub_(largest[..., None])
-        else:
-            largest = x.masked_fill(~self.keep, -torch.inf).amax(-1)
-            x.sub_(largest[..., None]).clamp_(max=0.0)
-        x.exp_().mul_(self.keep)
+            x.sub_(largest[..., None]).exp_().mul_(self.keep)
+        else:  # dropped ones may be larger, infinite or NaN
+            dropped = ~self.keep
+            largest = x.masked_fill_(dropped, -torch.inf).amax(-1)
+            x.sub_(largest[..., None]).exp_().masked_fill_(dropped, 0.0)
         return largest
 
     def total(self, x: Tensor) -> Float[Tensor, "R n"]:
@@ -154,9 +154,10 @@ def cross_entropy_(x: Tensor, layout: Dense | Listed, terms: Terms) -> Float[Ten
     largest = layout.exponentiate_(x)
     total = layout.total(x)
     lse = largest + total.log()
-    loss = largest - at_target + total.log()  # not lse - z_y, which rounds where both are large
+    gap = largest - at_target  # not lse - z_y, which rounds where both are large
     if e:
-        loss = loss + e * (at_target - mean)
+        gap = (1 - e) * gap + e * (largest - mean)
+    loss = gap + total.log()
     if s:
         loss = loss + s * lse**2
     if c is not None:
@@ -182,7 +183,8 @@ def softminus_(
     lowest = torch.finfo(x.dtype).min  # for -inf, lest it meet the -inf of an impossible token
     theta = (layout.at_target(x) - margin).clamp_(min=lowest)
     factor = -torch.expm1((layout.spread(theta) - x) / variant.c)
-    slope = torch.where(factor < SMALLEST_FACTOR, torch.ones_like(factor), 1 / factor)
+    # 1 for NaN too: a dropped one must not reach theta, and a kept one shows in its exponential
+    slope = torch.where(factor >= SMALLEST_FACTOR, 1 / factor, torch.ones_like(factor))
     x.add_(factor.clamp_(min=SMALLEST_FACTOR).log_(), alpha=variant.c)
     loss = cross_entropy_(x, layout, terms)
     if terms.coefficient is not None:

@@ -100,11 +100,13 @@ class Tokens:
         return total if self.runs else total[0]
 
     def _denominator(self, c: Float[Tensor, "R N"]) -> Float[Tensor, " R"]:
+        total = c.sum(-1)
+        divisor = total
         if self.normalizer is not None:
             given = torch.as_tensor(self.normalizer, dtype=c.dtype, device=c.device)
-            return given.expand(c.shape[0])
-        total = c.sum(-1)
-        return torch.where(total == 0, torch.ones_like(total), total)  # no tokens: loss 0
+            divisor = given.detach().expand(c.shape[0])
+        nothing = (total == 0) & (divisor == 0)  # no tokens, here or in all parts: loss 0
+        return torch.where(nothing, torch.ones_like(total), divisor)
 
 
 def prepare_linear(
@@ -226,7 +228,8 @@ def prepare_tokens(
         token_weights = checks.is_floating("token_weights", token_weights)
         checks.has_shape("token_weights", token_weights, shape, "the shape of target")
         checks.same_device("token_weights", token_weights, "target", target)
-        token_weights = token_weights.detach().reshape(flat.shape)
+        # Those of ignored tokens may be anything, NaN too.
+        token_weights = token_weights.detach().reshape(flat.shape).masked_fill(~counted, 0.0)
     if normalizer is not None:
         _check_normalizer(normalizer, reduction, runs)
     return Tokens(
@@ -253,9 +256,13 @@ def _check_normalizer(normalizer: float | Tensor, reduction: str, runs: int | No
         )
     if not isinstance(normalizer, Tensor):
         checks.number("normalizer", normalizer, above=0.0)
-    elif normalizer.ndim and tuple(normalizer.shape) != (runs,):
+        return
+    if normalizer.ndim and tuple(normalizer.shape) != (runs,):
         expected = "a number or a tensor of shape []" + (f" or [{runs}]" if runs else "")
         raise ArgumentValueError("normalizer", expected, f"shape {tuple(normalizer.shape)}")
+    # 0 is a tensor's count of no tokens at all, where the loss is 0
+    right = normalizer >= 0  # false for NaN
+    checks.all_true(right, "normalizer", "a number that is at least 0", "a negative one or NaN")
 
 
 def _shift(

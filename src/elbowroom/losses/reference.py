@@ -28,14 +28,10 @@ def linear_losses(head: Head, tokens: Tokens, spec: Spec) -> Float[Tensor, "R N"
         return losses(head.logits(), tokens, spec)
     bias = None if head.bias is None else head.bias.detach()
     frozen = replace(head, weight=head.weight.detach(), bias=bias)
-    z = frozen.logits()  # carries the gradient of hidden
+    z = frozen.logits()  # carries the gradient of hidden alone
     below, dropped = masks(z, tokens.target, spec)
-    rows = replace(head, hidden=hidden.detach()).logits()  # carries that of weight and bias
-    rows = torch.where(below, rows.detach(), rows)
-    value, through_rows = (
-        _cross_entropy(x, tokens.target, dropped, ~dropped, spec) for x in (z, rows)
-    )
-    return value + (through_rows - through_rows.detach())
+    z = torch.where(below, z, head.logits())  # the others carry that of weight and bias, too
+    return _cross_entropy(z, tokens.target, dropped, ~dropped, spec)
 
 
 def losses(z: Float[Tensor, "R N V"], tokens: Tokens, spec: Spec) -> Float[Tensor, "R N"]:
@@ -85,9 +81,11 @@ def statistics(z: Float[Tensor, "R N V"], tokens: Tokens, spec: Spec) -> TokenSt
     ties = (z == at_target).sum(-1) - 1
     rank = 1 + (z > at_target).sum(-1) + ties.clamp(min=0) / 2
     log_probability = (at_target - z.logsumexp(-1, keepdim=True))[..., 0]
+    # Compared with a NaN nothing is greater, and the rank would be 1.
+    rank = rank.to(z.dtype).masked_fill(log_probability.isnan(), torch.nan)
     return TokenStats(
         log_probability=log_probability.masked_fill(~counted, 0.0),
-        rank=rank.to(z.dtype).masked_fill(~counted, 0.0),
+        rank=rank.masked_fill(~counted, 0.0),
         argmax=z.argmax(-1).masked_fill(~counted, -1),
         kept=kept.sum(-1),
         touched=gradient.any(1),

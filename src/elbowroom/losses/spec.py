@@ -33,7 +33,8 @@ class LossStats:
 
     Attributes:
         log_probability: of the target.
-        rank: of the target, from 1; ``1 + greater + equal / 2``, the expectation over ties.
+        rank: of the target, from 1; ``1 + greater + equal / 2``, the expectation over ties; NaN
+            where the log-probability is.
         argmax: the most probable token.
         kept: how many entries were not masked, the target included.
         touched: ``[V]`` or ``[R, V]``, rows of the head that some counted token kept: the rows
