@@ -64,29 +64,41 @@ def provenance(command: str, *, seed: int | None = None) -> dict[str, Any]:
 
 
 def write_json(path: str | Path, record: Mapping[str, Any]) -> Path:
-    """Write a record as JSON, all of it or nothing, and return the path.
+    """Write a record as JSON, as `write_bytes` does, and return the path.
 
-    The text goes to a temporary file in the same folder, which then takes the place of ``path``, so
-    that a process killed anywhere leaves the old file or the new one. The folder is made if it is
-    missing. Numbers that JSON does not know (NaN, infinite ones) are an error.
+    Numbers that JSON does not know (NaN, infinite ones) are an error.
 
     Args:
         path: the file to write.
         record: plain data.
     """
-    path = Path(path)
-    if path.is_dir():
-        raise FileError(f"{path}: expected a file to write, got a folder; add a file's name")
     try:
         text = json.dumps(record, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
     except (TypeError, ValueError) as error:
         raise FileError(f"{path}: the record is not plain JSON data ({error})") from error
+    return write_bytes(path, text.encode("utf-8"))
+
+
+def write_bytes(path: str | Path, data: bytes) -> Path:
+    """Write a file, all of it or nothing, and return the path.
+
+    The data go to a temporary file in the same folder, which then takes the place of ``path``, so
+    that a process killed anywhere leaves the old file or the new one. The folder is made if it is
+    missing.
+
+    Args:
+        path: the file to write.
+        data: all of it.
+    """
+    path = Path(path)
+    if path.is_dir():
+        raise FileError(f"{path}: expected a file to write, got a folder; add a file's name")
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     temporary = Path(name)
     try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
             file.flush()
             os.fsync(file.fileno())
         temporary.chmod(0o666 & ~_umask())  # mkstemp made it private
