@@ -1,0 +1,156 @@
+"""The parts of a block, each with a leading dimension of runs.
+
+Activations are ``[R, N, D]``, the N tokens of a run in one row, and weights ``[R, D_in, D_out]``:
+the order in which products and both their gradients need no transposed copy.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from elbowroom.lab.model.config import ModelConfig
+
+EPS = 1e-5  # of both norms: PyTorch's default for LayerNorm, as in the paper
+ROTARY_BASE = 10_000.0
+
+
+class Linear(nn.Module):
+    """A product with one matrix a run."""
+
+    def __init__(self, runs: int, d_in: int, d_out: int, *, bias: bool) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(runs, d_in, d_out))
+        self.bias = nn.Parameter(torch.empty(runs, d_out)) if bias else None
+
+    def forward(
+        self, x: Float[Tensor, "R N I"], onto: Float[Tensor, "R N O"] | None = None
+    ) -> Float[Tensor, "R N O"]:
+        """Return ``x @ weight + bias``, added to ``onto`` where that is given."""
+        bias = None if self.bias is None else self.bias[:, None]
+        if onto is None:
+            return _product(x, self.weight, bias)
+        if torch.is_autocast_enabled(x.device.type):  # the residual stream keeps its precision
+            return onto + _product(x, self.weight, bias)
+        return _product(x, self.weight, onto if bias is None else onto + bias)
+
+
+def _product(x: Tensor, weight: Tensor, onto: Tensor | None) -> Tensor:
+    return torch.bmm(x, weight) if onto is None else torch.baddbmm(onto, x, weight)
+
+
+class Norm(nn.Module):
+    """LayerNorm or RMSNorm with one gain a run."""
+
+    def __init__(self, runs: int, config: ModelConfig) -> None:
+        super().__init__()
+        self.kind = config.norm
+        self.weight = nn.Parameter(torch.empty(runs, config.width))
+        has_bias = config.linear_bias and config.norm == "layer"
+        self.bias = nn.Parameter(torch.empty(runs, config.width)) if has_bias else None
+
+    def forward(self, x: Float[Tensor, "R N D"]) -> Float[Tensor, "R N D"]:
+        """Return ``x``, each token's vector normalised, times the gain, plus the bias."""
+        if self.weight.shape[0] == 1:  # one pass instead of two
+            return self._normalise(x, self.weight[0], None if self.bias is None else self.bias[0])
+        y = self._normalise(x, None, None)
+        weight = self.weight[:, None]
+        return y * weight if self.bias is None else torch.addcmul(self.bias[:, None], y, weight)
+
+    def _normalise(self, x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
+        if self.kind == "layer":
+            return F.layer_norm(x, x.shape[-1:], weight, bias, EPS)
+        return F.rms_norm(x, x.shape[-1:], weight, EPS)
+
+
+class Rotary(nn.Module):
+    """Turns queries and keys by an angle that grows with the position, pair of entries by pair."""
+
+    cos: Tensor
+    sin: Tensor
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        half = config.head_width // 2
+        rate = ROTARY_BASE ** (-torch.arange(half, dtype=torch.float64) / half)
+        angle = torch.arange(config.context, dtype=torch.float64)[:, None] * rate
+        angle = torch.cat((angle, angle), -1)
+        self.register_buffer("cos", angle.cos().float(), persistent=False)
+        self.register_buffer("sin", angle.sin().float(), persistent=False)
+
+    def forward(self, x: Float[Tensor, "B T two H d"]) -> Float[Tensor, "B T two H d"]:
+        """Return queries and keys, turned; entry i is paired with entry i + d / 2."""
+        length = x.shape[1]
+        cos, sin = (table[:length, None, None].to(x.dtype) for table in (self.cos, self.sin))
+        first, second = x.chunk(2, -1)
+        return x * cos + torch.cat((-second, first), -1) * sin
+
+
+class Attention(nn.Module):
+    """Causal attention of several heads; runs are folded into the batch."""
+
+    def __init__(self, runs: int, config: ModelConfig) -> None:
+        super().__init__()
+        self.heads = config.heads
+        width, bias = config.width, config.linear_bias
+        self.qkv = Linear(runs, width, 3 * width, bias=bias)
+        self.out = Linear(runs, width, width, bias=bias)
+        self.rotary = Rotary(config) if config.position == "rotary" else None
+
+    def forward(
+        self, x: Float[Tensor, "R N D"], onto: Float[Tensor, "R N D"], length: int
+    ) -> Float[Tensor, "R N D"]:
+        """Attend within each ``length`` tokens of ``x``, and add the result to ``onto``."""
+        qkv = self.qkv(x).view(-1, length, 3, self.heads, x.shape[-1] // self.heads)
+        if self.rotary is None:
+            q, k, v = qkv.unbind(2)
+        else:
+            both, v = self.rotary(qkv[:, :, :2]), qkv[:, :, 2]
+            q, k = both.unbind(2)
+        q, k, v = (part.transpose(1, 2) for part in (q, k, v))
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        out: Tensor = self.out(y.transpose(1, 2).reshape(x.shape), onto)
+        return out
+
+
+class MLP(nn.Module):
+    """Two projections with GELU between them, or three with a gate (SwiGLU)."""
+
+    def __init__(self, runs: int, config: ModelConfig) -> None:
+        super().__init__()
+        self.gated = config.mlp == "swiglu"
+        hidden, bias = config.hidden_width, config.linear_bias
+        self.up = Linear(runs, config.width, hidden * (2 if self.gated else 1), bias=bias)
+        self.down = Linear(runs, hidden, config.width, bias=bias)
+
+    def forward(
+        self, x: Float[Tensor, "R N D"], onto: Float[Tensor, "R N D"]
+    ) -> Float[Tensor, "R N D"]:
+        """Apply to each token of ``x``, and add the result to ``onto``."""
+        y = self.up(x)
+        if self.gated:
+            gate, value = y.chunk(2, -1)
+            y = F.silu(gate) * value
+        else:
+            y = F.gelu(y)
+        out: Tensor = self.down(y, onto)
+        return out
+
+
+class Block(nn.Module):
+    """Attention and MLP, each on the normalised residual stream and added to it."""
+
+    def __init__(self, runs: int, config: ModelConfig) -> None:
+        super().__init__()
+        self.attention_norm = Norm(runs, config)
+        self.attention = Attention(runs, config)
+        self.mlp_norm = Norm(runs, config)
+        self.mlp = MLP(runs, config)
+
+    def forward(self, x: Float[Tensor, "R N D"], length: int) -> Float[Tensor, "R N D"]:
+        """Return the residual stream after the block."""
+        x = self.attention(self.attention_norm(x), x, length)
+        out: Tensor = self.mlp(self.mlp_norm(x), x)
+        return out

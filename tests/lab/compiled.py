@@ -1,0 +1,53 @@
+"""What ``torch.compile`` must take without a graph break; `test_model` runs this file.
+
+It does so in a process of its own, without the checker of shapes, which cannot be traced.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from elbowroom.lab.model import GPT, ModelConfig
+from elbowroom.lab.random import below, bits, uniform
+from elbowroom.lab.schedule import Schedule
+
+# PyTorch warns of itself: inductor uses torch.jit.
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+MODERN = {"norm": "rms", "position": "rotary", "mlp": "swiglu"}
+
+
+def test_random_numbers_have_the_same_bits():
+    def draw(seed, step, position):
+        counters = (seed, 5, step, position)
+        return bits(*counters), uniform(*counters), below(97, *counters)
+
+    # inductor: its code must wrap around, too
+    compiled = torch.compile(draw, fullgraph=True, backend="inductor")
+    seed = torch.tensor([[-(2**63)], [-1], [0], [2**62 + 1]])
+    for step in (0, 2**40):
+        given = (seed, torch.tensor(step), torch.arange(1001))
+        for mine, theirs in zip(compiled(*given), draw(*given), strict=True):
+            assert torch.equal(mine, theirs)
+
+
+@pytest.mark.parametrize(("runs", "options"), [(1, {}), (3, MODERN)])
+def test_the_model(runs, options):
+    torch.compiler.reset()
+    config = ModelConfig(vocab_size=11, layers=2, heads=2, width=8, context=6, **options)
+    model = GPT(config, range(runs)).double()
+    ids = torch.randint(11, (runs, 2, 6))
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    parameters = list(model.parameters())
+    results = []
+    for function in (model, compiled):
+        hidden = function(ids)
+        results.append((hidden, torch.autograd.grad(hidden.square().sum(), parameters)))
+    torch.testing.assert_close(*results)
+
+
+def test_the_schedule():
+    schedule = Schedule(lr=torch.tensor([1e-3, 1e-2]), warmup=2, steps=10)
+    compiled = torch.compile(schedule.at, fullgraph=True, backend="aot_eager")
+    for step in range(4):
+        torch.testing.assert_close(compiled(torch.tensor(step)), schedule.at(step))
