@@ -255,6 +255,16 @@ BAD_ARGUMENTS = [
         ArgumentValueError,
         "language_share",
     ),
+    (
+        lambda: counts_of(1).rare(group_of_token=torch.tensor([0]), groups="0"),
+        ArgumentTypeError,
+        "groups: expected a sequence",
+    ),
+    (
+        lambda: counts_of(1).rare(group_of_token=torch.tensor([0]), groups=["0"]),
+        ArgumentTypeError,
+        "groups: expected an integer",
+    ),
     (lambda: counts_of(1).bins(0), ArgumentValueError, "k: expected"),
     (lambda: counts_of(1).bins(2, spacing="even"), ArgumentValueError, "spacing"),
 ]

@@ -8,7 +8,7 @@ counted while training runs, and answers in tensors, so that nothing waits for t
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 import torch
@@ -245,7 +245,7 @@ class TokenCounts(nn.Module):
         assert group_of_token is not None
         group = self._checked_groups(group_of_token)
         if groups is not None:
-            chosen = torch.tensor(list(groups), dtype=torch.int64, device=group.device)
+            chosen = torch.tensor(_group_ids(groups), dtype=torch.int64, device=group.device)
             return (torch.isin(group, chosen) & (group >= 0)).expand_as(self.counts)
         assert language_share is not None
         bound = checks.number("language_share", language_share, at_least=0.0, at_most=1.0)
@@ -355,6 +355,14 @@ def _ids(name: str, tokens: Tensor, vocab_size: int, ignore_index: int) -> Int[T
 def _count(ids: Int[Tensor, "R n"], vocab_size: int) -> Int[Tensor, "R V"]:
     counts = ids.new_zeros(ids.shape[0], vocab_size + 1)
     return counts.scatter_add_(1, ids, torch.ones_like(ids))[:, :vocab_size]
+
+
+def _group_ids(groups: object) -> list[int]:
+    if isinstance(groups, Tensor):
+        groups = checks.is_integer("groups", groups).flatten().tolist()
+    if isinstance(groups, str) or not isinstance(groups, Iterable):
+        raise ArgumentTypeError("groups", "a sequence of groups", checks.describe(groups))
+    return [checks.integer("groups", group) for group in groups]
 
 
 def _mass_around(

@@ -57,6 +57,7 @@ def test_closed_refuses_half_a_question(capsys: Capture) -> None:
     assert "either --top-p" in refused("margin closed --vocab-size 9 --top-p .9 --min-p .1", capsys)
     assert "needs --vocab-size" in refused("margin closed --top-p .9", capsys)
     assert "leave it out" in refused("margin closed --min-p .1 --vocab-size 9", capsys)
+    assert "--min-p has to be above 0" in refused("margin closed --min-p 0", capsys)
 
 
 @pytest.mark.parametrize("command", ["closed --min-p .1", "init gpt2", "effective x.safetensors"])

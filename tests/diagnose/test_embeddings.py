@@ -242,6 +242,11 @@ GOOD = torch.ones(4, 3)
         (lambda: diagnose.pca(GOOD, 0), "k", ArgumentValueError),
         (lambda: diagnose.pca(GOOD[:1]), "weight", ArgumentValueError),
         (lambda: diagnose.under_trained(GOOD, "size"), "indicator", ArgumentValueError),
+        (
+            lambda: diagnose.under_trained(GOOD, remove_first_component="no"),
+            "remove_first_component",
+            ArgumentTypeError,
+        ),
         (lambda: diagnose.under_trained(GOOD, "cosine"), "unused", ArgumentValueError),
         (
             lambda: diagnose.under_trained(GOOD, unused=torch.tensor([1])),

@@ -303,6 +303,7 @@ def test_bad_split(change, name, kind):
         ({"output_gradient": torch.ones(2, 2)}, "output_gradient", ArgumentValueError),
         ({"output_gradient": torch.ones(3, 2).long()}, "output_gradient", ArgumentTypeError),
         ({"vocab_size": 0}, "vocab_size", ArgumentValueError),
+        ({"runs": 1}, "runs", ArgumentTypeError),
         (
             {"ids": torch.tensor(1), "output_gradient": torch.ones(2), "runs": True},
             "ids",

@@ -266,6 +266,8 @@ def test_bad_recorder():
         GradientTypes(nn.ReLU())
     with pytest.raises(ArgumentTypeError, match=r"^head"):
         GradientTypes(embedding, nn.ReLU())
+    with pytest.raises(ArgumentValueError, match=rf"^head: expected {V} rows"):
+        GradientTypes(embedding, nn.Linear(D, V + 1))
     with pytest.raises(ArgumentValueError, match=r"^embedding: .* scaled by frequency"):
         GradientTypes(nn.Embedding(V, D, scale_grad_by_freq=True))
     with pytest.raises(ArgumentTypeError, match=r"^input_scale"):

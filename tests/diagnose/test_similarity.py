@@ -194,6 +194,8 @@ GOOD, IDS = torch.ones(4, 3), torch.tensor([0, 1])
         (lambda: diagnose.letter_mask("aa"), "characters", ArgumentValueError),
         (lambda: diagnose.letter_mask(["ab"]), "characters", ArgumentTypeError),
         (lambda: diagnose.letter_mask("ab", 0), "languages", ArgumentValueError),
+        (lambda: diagnose.letter_mask("ab", across="no"), "across", ArgumentTypeError),
+        (lambda: diagnose.letter_mask(65), "characters", ArgumentTypeError),
         (lambda: diagnose.translation_score(GOOD, IDS), "mapping", ArgumentValueError),
         (lambda: diagnose.translation_score(GOOD, GOOD[:, :2]), "mapping", ArgumentTypeError),
         (

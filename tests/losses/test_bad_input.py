@@ -103,6 +103,8 @@ BOTH = [
     ({"margin": Annealed(1.0, 2.0), "progress": 1.5}, "progress", VALUE, "at most 1"),
     ({"margin": Annealed(1.0, 2.0), "progress": torch.tensor(2.0)}, "progress", VALUE, "0 to 1"),
     ({"margin": Annealed(1.0, 2.0), "progress": "half"}, "progress", TYPE, "a number"),
+    ("progress", 1.5, VALUE, "at most 1"),  # though a number as margin makes no use of it
+    ("progress", torch.ones(2), VALUE, r"shape \(\)"),
     ("stats", "yes", TYPE, "True or False"),
 ]
 LOGITS = [

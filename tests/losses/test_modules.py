@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import elbowroom as er
+from elbowroom.errors import ArgumentTypeError
 from elbowroom.losses.variants import RareOnly, Softminus
 from elbowroom.margins import Annealed, ByNorms
 from tests.losses.problems import PROTECT, RARE, N, V, linear_problem, logits_problem
@@ -112,3 +113,11 @@ def test_it_shows_what_it_is():
     shown = repr(er.LinearThresholdedCrossEntropy(torch.tensor(0.5), shift=1))
     assert shown == "LinearThresholdedCrossEntropy(margin=0.5, shift=1)"
     assert "Annealed(start=1.0" in repr(er.ThresholdedCrossEntropy(Annealed(1.0, 2.0)))
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_unknown_options_are_refused_when_it_is_made():
+    with pytest.raises(ArgumentTypeError, match=r"^smoothing: .*label_smoothing.* an unknown"):
+        er.LinearThresholdedCrossEntropy(1.0, smoothing=0.1)
+    with pytest.raises(ArgumentTypeError, match=r"^shift: expected one of the options"):
+        er.ThresholdedCrossEntropy(1.0, shift=1)

@@ -90,6 +90,10 @@ def test_bad_input() -> None:
         FinalNorm("rms", eps=-1.0)
     with pytest.raises(ArgumentValueError, match=r"weight: expected \[D\]"):
         FinalNorm("rms", torch.ones(2, 2))
+    with pytest.raises(ArgumentValueError, match=r"weight: expected shape \(2,\)"):
+        FinalNorm("layer", torch.ones(3))(torch.ones(4, 2))
+    with pytest.raises(ArgumentValueError, match=r"bias: expected shape \(2,\)"):
+        FinalNorm("rms", bias=torch.ones(1))(torch.ones(4, 2))
     with pytest.raises(ArgumentTypeError, match="bias: expected a tensor"):
         FinalNorm("rms", bias=[0.0])  # type: ignore[arg-type]
     with pytest.raises(ArgumentTypeError, match="norm: expected a module"):

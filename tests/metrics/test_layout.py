@@ -24,6 +24,7 @@ LONG = torch.zeros(3, dtype=torch.long)
         ({"groups": "HR"}, "groups", ArgumentValueError),
         ({"groups": ()}, "groups", ArgumentValueError),
         ({"groups": ("a", "a")}, "groups", ArgumentValueError),
+        ({"groups": 2.0}, "groups", ArgumentValueError),
         ({"bin_of_token": LONG}, "bin_of_token", ArgumentValueError),
         ({"bin_of_token": torch.full((4,), -1)}, "bin_of_token", ArgumentValueError),
         ({"bin_of_token": torch.zeros(4)}, "bin_of_token", ArgumentTypeError),
@@ -34,6 +35,7 @@ LONG = torch.zeros(3, dtype=torch.long)
         ({"temperatures": torch.tensor(1.0)}, "temperatures", ArgumentTypeError),
         ({"temperatures": 1.0}, "temperatures", ArgumentTypeError),
         ({"recall": (0,)}, "recall", ArgumentValueError),
+        ({"recall": 5}, "recall", ArgumentTypeError),
         ({"calibration_bins": 0}, "calibration_bins", ArgumentValueError),
         ({"runs": 0}, "runs", ArgumentValueError),
         ({"ignore_index": 0.5}, "ignore_index", ArgumentTypeError),
@@ -111,6 +113,8 @@ def test_bad_merge_and_temperature():
         result.ppl_at(0.7)
     with pytest.raises(ArgumentValueError, match=r"^temperature"):
         result.ppl_at(torch.ones(3))
+    with pytest.raises(ArgumentTypeError, match=r"^temperature: expected a number"):
+        result.ppl_at("1")
     without = replace(result, temperatures=None, nll_by_temperature=None)
     for read in (lambda: without.best_ppl, lambda: without.nll_at(1.0)):
         with pytest.raises(ArgumentValueError, match=r"^temperatures: expected a sweep"):

@@ -155,6 +155,8 @@ def test_bad_statistics():
         metrics.temperature_nll(z, y, [-1.0])
     with pytest.raises(ArgumentValueError, match=r"^k"):
         metrics.top_k_probability(LONG, LONG, 0)
+    with pytest.raises(ArgumentValueError, match=r"^equal: expected shape"):
+        metrics.top_k_probability(LONG, LONG[:2], 1)
     with pytest.raises(ArgumentTypeError, match=r"^greater"):
         metrics.top_k_probability(z, LONG, 1)
 

@@ -254,7 +254,11 @@ PARAMETERS = [
     ("focal", "gamma", -1.0),
     ("class_balanced", "beta", 1.0),
     ("mile", "gamma", -1.0),
+    ("mile", "normalize", "yes"),
     ("ldam", "max_margin", -1.0),
+    ("ldam", "normalize", 1),
+    ("cwt", "deduplicate", "no"),
+    ("adversarial", "detach_weight_norm", None),
     ("ldam", "s", 0.0),
 ]
 

@@ -8,6 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from elbowroom.errors import ArgumentTypeError, ArgumentValueError
 from elbowroom.rivals import entmax15, entmax15_probs, sparsemax, sparsemax_probs
 from tests.rivals.cases import problem
 
@@ -102,3 +103,14 @@ def test_gradients_of_far_tokens_are_exactly_zero(pair):
     torch.testing.assert_close(
         torch.autograd.grad(value, weight)[0], 3 * by_logits.T @ hidden.detach()
     )
+
+
+@pytest.mark.usefixtures("unchecked")
+@pairs
+def test_bad_logits(pair):
+    for bad in ([1.0, 2.0], torch.tensor([1, 2])):
+        with pytest.raises(ArgumentTypeError, match=r"^logits: expected"):
+            pair[1](bad)
+    for bad in (torch.tensor(1.0), torch.ones(2, 0)):
+        with pytest.raises(ArgumentValueError, match=r"^logits: expected"):
+            pair[1](bad)

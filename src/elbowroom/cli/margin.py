@@ -74,6 +74,8 @@ class Closed(Output):
             if self.vocab_size is not None:
                 raise UsageError("--min-p does not depend on --vocab-size; leave it out")
             assert self.min_p is not None
+            if not 0 < self.min_p <= 1:
+                raise UsageError(f"--min-p has to be above 0 and at most 1, got {self.min_p}")
             margin = margins.min_p(self.min_p, self.temperature)
             given = {"min_p": self.min_p} | given
         rows = [[*given, "margin"], [*map(str, given.values()), f"{margin:.4f}"]]

@@ -212,6 +212,7 @@ def under_trained(
         tensor([3, 1, 2])
     """
     checks.choice("indicator", indicator, INDICATORS)
+    checks.flag("remove_first_component", remove_first_component)
     w = matrix("weight", weight, None)
     if indicator == "norm":
         if unused is not None:

@@ -210,7 +210,7 @@ def context_gradients(
     size = checks.integer("vocab_size", vocab_size, at_least=1)
     expected_ids = f"values from 0 to {size - 1}"
     checks.all_true((ids >= 0) & (ids < size), "ids", expected_ids, "a value outside")
-    if runs and ids.ndim < 1:
+    if checks.flag("runs", runs) and ids.ndim < 1:
         raise ArgumentValueError("ids", "[R, ...] with runs", "a single id")
     count = ids.shape[0] if runs else 1
     width = output_gradient.shape[-1]

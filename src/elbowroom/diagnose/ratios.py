@@ -152,7 +152,10 @@ class GradientTypes:
         self.embedding = embedding
         self.head = embedding if head is None else head
         weight = _weight("embedding", embedding)
-        _weight("head", self.head)
+        rows = _weight("head", self.head).shape[0]
+        if rows != weight.shape[0]:
+            expected = f"{weight.shape[0]} rows, as many as the embedding has"
+            raise ArgumentValueError("head", expected, rows)
         if getattr(embedding, "scale_grad_by_freq", False):
             expected = "one whose gradients are not scaled by frequency"
             raise ArgumentValueError("embedding", expected, "scale_grad_by_freq=True")

@@ -6,7 +6,7 @@ never exist at once. A row of zeros has cosine 0 with everything.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -152,6 +152,7 @@ def letter_mask(
     """
     letters = _alphabet(characters)
     checks.integer("languages", languages, at_least=1)
+    checks.flag("across", across)
     case = torch.tensor([2 if c.isupper() else 3 if c.islower() else 1 for c in letters])
     lower = torch.tensor([letters.index(c) for c in _first_of_lower(letters)]).repeat(languages)
     case = case.repeat(languages)
@@ -254,7 +255,7 @@ def _over_pairs(
 
 
 def _alphabet(characters: Sequence[str]) -> list[str]:
-    letters = list(characters)
+    letters = list(characters) if isinstance(characters, Iterable) else [characters]
     if not all(isinstance(c, str) and len(c) == 1 for c in letters):
         raise ArgumentTypeError("characters", "single characters", checks.describe(characters))
     if not letters or len(set(letters)) < len(letters):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Unpack
+from typing import Any, ClassVar, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -26,6 +26,7 @@ class _Loss(nn.Module):
     contains one loads the same checkpoints as before.
     """
 
+    known: ClassVar[dict[str, Any]]  # the options that the function takes
     progress: Tensor
     rows: Tensor
 
@@ -34,6 +35,10 @@ class _Loss(nn.Module):
         if not isinstance(margin, Tensor | MarginRule):
             fix = 'for ordinary cross-entropy pass float("inf")'
             margin = checks.number("margin", margin, at_least=0.0, finite=False, fix=fix)
+        unknown = sorted(options.keys() - self.known.keys())
+        if unknown:
+            expected = f"one of the options {', '.join(self.known)}"
+            raise ArgumentTypeError(unknown[0], expected, "an unknown option")
         if options.get("progress") is not None:
             fix = "set it with loss.progress.fill_(step / steps)"
             raise ArgumentTypeError(
@@ -88,6 +93,8 @@ class ThresholdedCrossEntropy(_Loss):
         tensor(1.6094)
     """
 
+    known: ClassVar[dict[str, Any]] = LossOptions.__annotations__
+
     def __init__(
         self, margin: Margin, *, stats: bool = False, **options: Unpack[LossOptions]
     ) -> None:
@@ -114,6 +121,8 @@ class LinearThresholdedCrossEntropy(_Loss):
         >>> loss(torch.randn(4, 16, 8), head.weight, torch.ones(4, 16).long(), head.bias).ndim
         0
     """
+
+    known: ClassVar[dict[str, Any]] = LinearLossOptions.__annotations__
 
     def __init__(
         self, margin: Margin, *, stats: bool = False, **options: Unpack[LinearLossOptions]

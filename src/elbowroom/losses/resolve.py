@@ -51,6 +51,10 @@ def needs_head(argument: str, expected: str, got: str) -> ArgumentTypeError:
 
 def _at(margin: Margin, progress: float | Tensor | None) -> float | Tensor | MarginRule:
     """Return the margin for this moment of training."""
+    if isinstance(progress, Tensor):  # also where the margin makes no use of it
+        checks.has_shape("progress", progress, (), "one number")
+    elif progress is not None:
+        checks.number("progress", progress, at_least=0.0, at_most=1.0)
     if not isinstance(margin, MarginRule):
         return margin
     if progress is not None:

@@ -56,6 +56,9 @@ class FinalNorm:
 
     def __call__(self, x: Float[Tensor, "*n D"]) -> Float[Tensor, "*n D"]:
         """Return the normalised vectors, in the dtype and on the device of ``x``."""
+        for name, part in (("weight", self.weight), ("bias", self.bias)):
+            if part is not None:
+                checks.has_shape(name, part, x.shape[-1:], "the width of the vectors")
         weight, bias = (None if p is None else p.to(x) for p in (self.weight, self.bias))
         width = (x.shape[-1],)
         if self.kind == "layer":

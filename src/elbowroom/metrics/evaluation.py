@@ -17,7 +17,7 @@ from elbowroom.losses.problem import (
     prepare_logits,
     prepare_tokens,
 )
-from elbowroom.metrics.layout import Layout, bin_count, group_names, table
+from elbowroom.metrics.layout import Layout, bin_count, group_names, recalls, table
 from elbowroom.metrics.scores import Scores, tree
 from elbowroom.metrics.statistics import (
     Softmax,
@@ -101,7 +101,7 @@ class Evaluation:
             groups=group_names(groups),
             bins=bin_count(self._tables.get("bin_of_token")),
             runs=None if runs is None else checks.integer("runs", runs, at_least=1),
-            recall=tuple(checks.integer("recall", k, at_least=1) for k in recall),
+            recall=recalls(recall),
             temperatures=() if temperatures is None else check_temperatures(temperatures),
             calibration_bins=checks.integer("calibration_bins", calibration_bins, at_least=1),
             has_bytes=byte_lengths is not None,

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from jaxtyping import Int
 from torch import Tensor
 
 from elbowroom import checks
-from elbowroom.errors import ArgumentValueError
+from elbowroom.errors import ArgumentTypeError, ArgumentValueError
 
 Label = str | int
 
@@ -76,8 +76,15 @@ def group_names(groups: int | Sequence[str] | None) -> tuple[Label, ...] | None:
         return None
     if isinstance(groups, int):
         return tuple(range(checks.integer("groups", groups, at_least=1)))
-    names = () if isinstance(groups, str) else tuple(groups)
+    names = tuple(groups) if isinstance(groups, Iterable) and not isinstance(groups, str) else ()
     if not names or len(set(names)) < len(names):
         expected = "a number of groups, or a sequence of different names"
         raise ArgumentValueError("groups", expected, checks.describe(groups))
     return names
+
+
+def recalls(recall: object) -> tuple[int, ...]:
+    """Check the k of recall@k."""
+    if isinstance(recall, str) or not isinstance(recall, Iterable):
+        raise ArgumentTypeError("recall", "a sequence of integers", checks.describe(recall))
+    return tuple(checks.integer("recall", k, at_least=1) for k in recall)

@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from elbowroom import checks
-from elbowroom.errors import ArgumentValueError
+from elbowroom.errors import ArgumentTypeError, ArgumentValueError
 from elbowroom.metrics.layout import Label, Layout
 
 
@@ -115,6 +115,9 @@ class Scores:
                 evaluation's ``best_temperature``. NaN gives NaN.
         """
         temperatures, nll = self._sweep()
+        if isinstance(temperature, bool) or not isinstance(temperature, (int, float, Tensor)):
+            got = checks.describe(temperature)
+            raise ArgumentTypeError("temperature", "a number or a tensor", got)
         wanted = torch.as_tensor(temperature, dtype=nll.dtype, device=nll.device)
         if wanted.ndim and wanted.shape != nll.shape[:-1]:
             expected = f"a number or shape {tuple(nll.shape[:-1])} (one a run)"

@@ -68,6 +68,8 @@ def top_k_probability(
     """
     checks.is_integer("greater", greater)
     checks.is_integer("equal", equal)
+    checks.has_shape("equal", equal, greater.shape, "the shape of greater")
+    checks.same_device("equal", equal, "greater", greater)
     checks.integer("k", k, at_least=1)
     return ((k - greater) / (equal + 1)).clamp(0, 1)
 

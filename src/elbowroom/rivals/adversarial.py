@@ -60,7 +60,7 @@ def adversarial(
     alpha = checks.number("alpha", alpha, at_least=0.0)
     dtype = compute_dtype(head.hidden.dtype)
     row_norm = torch.linalg.vector_norm(target_rows(head, tokens), dim=-1, dtype=dtype)
-    if detach_weight_norm:
+    if checks.flag("detach_weight_norm", detach_weight_norm):
         row_norm = row_norm.detach()
     penalty = alpha * row_norm * torch.linalg.vector_norm(head.hidden, dim=-1, dtype=dtype)
     hurt = target_logits(head, tokens, penalty)

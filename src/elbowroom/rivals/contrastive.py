@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from elbowroom import checks
 from elbowroom.losses.problem import Tokens
 from elbowroom.rivals.common import HeadOptions, all_logits, cross_entropy, of_targets, prepare
 
@@ -50,6 +51,7 @@ def contrastive_weight_tying(
         tensor(2.)
     """
     head, tokens = prepare(hidden, weight, target, **options)
+    checks.flag("deduplicate", deduplicate)
     z = all_logits(head)
     log_c = _occurrences(tokens, z, deduplicate).log()
     # Cross-entropy subtracts log c of the target with its logit; the equation does not.

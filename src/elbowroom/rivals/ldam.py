@@ -67,6 +67,7 @@ def ldam(
     head, tokens = prepare(hidden, weight, target, **options)
     max_margin = checks.number("max_margin", max_margin, at_least=0.0)
     s = checks.number("s", s, above=0.0)
+    checks.flag("normalize", normalize)
     z = all_logits(_cosine(head) if normalize else head)
     root = of_rows(checked_counts(counts, head).values().clamp(min=1.0), head) ** -0.25
     margin = max_margin * root / root.amax(-1, keepdim=True)

@@ -134,6 +134,7 @@ def mile(
     """
     head, tokens = prepare(hidden, weight, target, **options)
     gamma = checks.number("gamma", gamma, at_least=0.0)
+    checks.flag("normalize", normalize)
     z = all_logits(head)
     with torch.no_grad():
         log_p = z.log_softmax(-1)

@@ -9,6 +9,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from elbowroom import checks
+from elbowroom.errors import ArgumentValueError
 from elbowroom.losses.problem import Tokens
 from elbowroom.rivals.common import HeadOptions, all_logits, prepare
 
@@ -88,7 +90,7 @@ def sparsemax_probs(logits: Float[Tensor, "*batch V"]) -> Float[Tensor, "*batch 
         >>> sparsemax_probs(torch.tensor([0.5, 0.0, -1.0]))
         tensor([0.7500, 0.2500, 0.0000])
     """
-    x, order, k = _prepared(logits)
+    x, order, k = _prepared(_checked(logits))
     # With the k largest in the support, sum_{i <= k} (x_i - tau) = 1 gives tau_k; the support is
     # the largest k for which its smallest member is above tau_k.
     tau = (order.cumsum(-1) - 1) / k
@@ -106,7 +108,7 @@ def entmax15_probs(logits: Float[Tensor, "*batch V"]) -> Float[Tensor, "*batch V
         >>> entmax15_probs(torch.tensor([1.0, 1.0, -3.0]))
         tensor([0.5000, 0.5000, 0.0000])
     """
-    x, order, k = _prepared(logits / 2)
+    x, order, k = _prepared(_checked(logits) / 2)
     # With the k largest in the support, sum_{i <= k} (x_i - tau)^2 = 1 is a quadratic in tau with
     # mean m and mean square s: tau_k = m - sqrt(1 / k - (s - m^2)).
     m, s = order.cumsum(-1) / k, (order * order).cumsum(-1) / k
@@ -115,6 +117,13 @@ def entmax15_probs(logits: Float[Tensor, "*batch V"]) -> Float[Tensor, "*batch V
     root = (x - tau).clamp(min=0.0)
     tau = tau + (root.square().sum(-1, keepdim=True) - 1) / (2 * root.sum(-1, keepdim=True))
     return (x - tau.clamp(min=-1.0)).clamp(min=0.0).square()
+
+
+def _checked(logits: Tensor) -> Tensor:
+    checks.is_floating("logits", logits)
+    if logits.ndim < 1 or logits.shape[-1] == 0:
+        raise ArgumentValueError("logits", "[..., V] with V at least 1", tuple(logits.shape))
+    return logits
 
 
 def _prepared(
