@@ -13,6 +13,7 @@ from torch.optim.optimizer import ParamsT, StateDict
 
 from elbowroom import checks
 from elbowroom.errors import ArgumentTypeError, ArgumentValueError
+from elbowroom.optim import fused
 from elbowroom.optim.numbers import Number, check_group, check_runs, is_per_run, spread
 from elbowroom.optim.update import Coefficients, coefficients, update_param
 
@@ -163,6 +164,7 @@ class SelectiveAdamW(Optimizer):
 
     def _update_runs(self, params: list[Tensor], group: dict[str, Any]) -> None:
         """Make a step of ordinary parameters ``[R, ...]`` with numbers ``[R]``."""
+        params = [param for param in params if not self._update_fused(param, group)]
         if not params:
             return
         b1, b2 = group["betas"]
@@ -176,6 +178,24 @@ class SelectiveAdamW(Optimizer):
         roots = torch._foreach_sqrt(second)
         for param, m, root in zip(params, first, roots, strict=True):
             update_param(param, m, root, self._coefficients(param, group))
+
+    def _update_fused(self, param: Tensor, group: dict[str, Any]) -> bool:
+        """Make a step of an ordinary parameter in one pass; return whether that was possible."""
+        state, grad = self.state[param], _grad(param)
+        moments = state["exp_avg"], state["exp_avg_sq"]
+        if group["fused"] is False or group["foreach"] or not fused.takes(param, grad, *moments):
+            return False
+        fused.step_runs(
+            param,
+            grad,
+            moments,
+            advance(state["step"]),
+            self._rates(param, group, 1),
+            betas=tuple(group["betas"]),
+            eps=group["eps"],
+            maximize=group["maximize"],
+        )
+        return True
 
     def _coefficients(self, param: Tensor, group: dict[str, Any]) -> Coefficients:
         """Count a step of a whole parameter, and return its numbers."""

@@ -12,6 +12,7 @@ from torch.optim.optimizer import ParamsT, StateDict
 
 from elbowroom import checks
 from elbowroom.errors import ArgumentValueError
+from elbowroom.optim import fused
 from elbowroom.optim.base import SelectiveAdamW, advance
 from elbowroom.optim.gather import Scratch
 from elbowroom.optim.masked_step import step_masked
@@ -60,8 +61,9 @@ class RowAdamW(SelectiveAdamW):
             which has no closed form; with ``betas[0] = 0`` there is none, and the row is then where
             AdamW has it. See `settle`.
         maximize, foreach, fused, capturable: as in PyTorch. For ``rows``, ``fused=False`` keeps
-            torch's fused CPU kernel out; it serves where all rows are touched and share their
-            numbers. With ``capturable`` all state is on the device and any step may be captured.
+            out torch's fused CPU kernel, which serves where all rows are touched and share their
+            numbers, and on CUDA this package's own, which needs Triton. With ``capturable`` all
+            state is on the device and any step may be captured.
 
     Differs from PyTorch: with every row touched it equals AdamW to rounding. There is no
     ``amsgrad`` and no ``differentiable``. Moments of parameters in float16 and bfloat16 are kept
@@ -268,7 +270,9 @@ class RowAdamW(SelectiveAdamW):
         }
         waits = param.device.type != "cpu" or group["capturable"]
         for matrix in matrices(values):
-            if waits or torch.compiler.is_compiling():
+            if rule.fused and fused.takes_rows(matrix):
+                fused.step_rows(matrix, rule)
+            elif waits or torch.compiler.is_compiling():
                 step_masked(matrix, rule)
             else:
                 step_touched(matrix, rule, self._scratch)
