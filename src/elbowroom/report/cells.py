@@ -10,7 +10,7 @@ from elbowroom.report.scales import Scale, scale, tick_labels
 from elbowroom.study import Interval
 
 STRIP = (230, 34)
-FOREST = (150, 34)
+FOREST = (128, 34)
 
 
 def strip_scale(values: Sequence[float]) -> Scale:
@@ -24,7 +24,14 @@ def forest_scale(intervals: Sequence[Interval]) -> Scale:
     return scale([0.0, *ends], 10, FOREST[0] - 10, pad=0.06)
 
 
-def strip(values: Sequence[tuple[str, float]], mean: Interval, on: Scale, index: int) -> Markup:
+def strip(
+    values: Sequence[tuple[str, float]],
+    mean: Interval,
+    on: Scale,
+    index: int,
+    *,
+    new: Interval | None = None,
+) -> Markup:
     """Return every seed as a dot, over a band for the mean's interval and a line at the mean.
 
     Args:
@@ -32,9 +39,10 @@ def strip(values: Sequence[tuple[str, float]], mean: Interval, on: Scale, index:
         mean: of the values, with its interval.
         on: the scale of the whole table.
         index: the method's colour and shape.
+        new: where one more seed would lie, a thin line.
     """
     height = STRIP[1]
-    parts = [_rule(on, height)]
+    parts = [_reach(new, on)] if new else []
     if mean.low is not None and mean.high is not None:
         low, high = max(on(mean.low), 0.0), min(on(mean.high), float(STRIP[0]))
         width = f"{max(2.0, high - low):.1f}"
@@ -47,8 +55,10 @@ def strip(values: Sequence[tuple[str, float]], mean: Interval, on: Scale, index:
         tip = f"{seed}: {value:.4g}"
         y = height / 2 + lift
         parts.append(marker(index, x, y, 3.6, class_="dot", data_tip=tip))
-    said = "; ".join(f"{seed}: {value:.4g}" for seed, value in values)
-    return _cell(STRIP, f"Each seed: {said}", parts)
+    said = f"Each seed: {'; '.join(f'{seed}: {value:.4g}' for seed, value in values)}."
+    if new and new.low is not None:
+        said += f" A new seed: {new.low:.4g} to {new.high:.4g}."
+    return _cell(STRIP, said, parts)
 
 
 def forest(interval: Interval, on: Scale, index: int) -> Markup:
@@ -77,9 +87,14 @@ def axis(on: Scale, size: tuple[int, int], count: int = 4) -> Markup:
     return _cell((size[0], 24), "axis", parts, hidden=True)
 
 
-def _rule(on: Scale, height: float) -> Markup:
-    y = height / 2
-    return element("line", x1=on.start, x2=on.end, y1=y, y2=y, class_="grid")
+def _reach(new: Interval, on: Scale) -> Markup:
+    """Return a thin line over the prediction interval, as far as it is on the scale."""
+    if new.low is None or new.high is None:
+        return Markup("")
+    y, low, high = STRIP[1] / 2, max(on(new.low), 0.0), min(on(new.high), float(STRIP[0]))
+    ends = {"x1": f"{low:.1f}", "x2": f"{high:.1f}", "y1": y, "y2": y}
+    tip = f"a new seed: {new.low:.4g} to {new.high:.4g}"
+    return element("line", **ends, class_="reach", data_tip=tip)
 
 
 def _spread(places: Sequence[float]) -> list[tuple[float, float]]:

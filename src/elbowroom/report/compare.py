@@ -17,8 +17,8 @@ from elbowroom.report.scatter import HeadMatrix, embedding_map
 from elbowroom.report.shell import Section, page, panels
 
 BAND = (
-    "A dot is a seed, the line is the mean, the band its interval. “A new seed” is where one more "
-    "run would lie, if runs are normal. Differences are to the runs with the same seeds."
+    "A dot is a seed, the upright line the mean, the band its interval; one more run would lie on "
+    "the thin line, if runs are normal. Differences are to the runs with the same seeds."
 )
 CURVES = "Thin lines are seeds, thick ones their mean. The scale on the left is logarithmic."
 
@@ -115,11 +115,14 @@ def _figures(runs: Comparison, embeddings: Sequence[HeadMatrix]) -> list[Section
         for anchor, title, figures, note in found
         if figures
     ]
-    maps = [embedding_map(f"map-{i}", head) for i, head in enumerate(embeddings)]
-    notes = [_note(f"{figure.title}. {figure.description}") for figure in maps]
-    body = join(panels(maps), *notes)
+    maps = [
+        embedding_map(f"map-{i}", head, first=len(runs.methods))
+        for i, head in enumerate(embeddings)
+    ]
     return (
-        [*sections, Section(anchor="maps", title="Embedding maps", body=body)] if maps else sections
+        [*sections, Section(anchor="maps", title="Embedding maps", body=panels(maps))]
+        if maps
+        else sections
     )
 
 

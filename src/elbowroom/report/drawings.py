@@ -15,6 +15,7 @@ from elbowroom.study import Interval, mean_interval
 
 Curve: TypeAlias = dict[float, float]
 Source: TypeAlias = Callable[[Run], Curve]
+FALL = 0.1  # of training; the start of each curve may leave the drawing
 LARGEST_NLL = 700.0  # beyond it exp overflows
 
 
@@ -24,7 +25,7 @@ def learning_curves(comparison: Comparison) -> list[Figure]:
     for i, language in enumerate(comparison.languages):
         lines = _lines(comparison, partial(_validation, language=language))
         title = f"{language}: validation perplexity"
-        axes = Axes(x="step", y="perplexity", log_y=True)
+        axes = Axes(x="step", y="perplexity", log_y=True, y_values=_settled(lines))
         figures += [line_chart(f"learning-{i}", title, lines, axes)] if lines else []
     return figures
 
@@ -35,7 +36,7 @@ def training_curves(comparison: Comparison) -> list[Figure]:
     for i, language in enumerate(comparison.languages):
         lines = _lines(comparison, partial(_logged, key=f"loss/{language}"))
         title = f"{language}: training loss"
-        axes = Axes(x="step", y="nats")
+        axes = Axes(x="step", y="nats", y_values=_settled(lines))
         figures += [line_chart(f"training-{i}", title, lines, axes)] if lines else []
     return figures
 
@@ -131,6 +132,13 @@ def _sweep(run: Run, language: str) -> Curve:
     nll = scores.get("nll_by_temperature") or ()
     pairs = ((number(t), number(v)) for t, v in zip(temperatures, nll, strict=False))
     return {t: math.exp(v) for t, v in pairs if t is not None and v is not None and v < LARGEST_NLL}
+
+
+def _settled(lines: Sequence[Line]) -> list[float]:
+    """Return what was measured after the first fall, so that the rest has room."""
+    start = FALL * max((x for line in lines for x in line.x), default=0.0)
+    pairs = (pair for line in lines for pair in zip(line.x, line.y, strict=True))
+    return [y for x, y in pairs if y is not None and x >= start]
 
 
 def _temperature_panel(name: str, language: str, lines: Sequence[Line]) -> Figure:

@@ -16,7 +16,7 @@ from elbowroom.report.palette import LIGHT, colour, dash, marker, variables
 from elbowroom.report.scales import Scale, tick_labels
 
 WIDTH, HEIGHT = 440, 290
-LEFT, RIGHT, TOP, BOTTOM = 54, 14, 12, 46
+LEFT, RIGHT, TOP, BOTTOM = 54, 22, 12, 46
 _LETTER = 7.2  # room for a letter where a narrow screen makes them larger
 _ROW = 19
 
@@ -37,6 +37,8 @@ class Figure:
     """In user units; on a page it fills its column."""
     height: float = HEIGHT
     """In user units."""
+    note: str = ""
+    """What to say below the title."""
     hover: Sequence[dict[str, Any]] = field(default=())
     """What to show at a place: series with points ``[x, y, text]``."""
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from elbowroom.report import cells
 from elbowroom.report.markup import Markup, element, join
-from elbowroom.report.numbers import between, typographic
+from elbowroom.report.numbers import typographic
 from elbowroom.report.palette import marker
 from elbowroom.report.records import Comparison, Pair
 from elbowroom.report.rows import difference_text, score_table
@@ -29,17 +29,11 @@ def headlines(comparison: Comparison) -> list[str]:
         >>> headlines(comparison([{"name": name, **common} for name in ("ce-tied", "ours")]))
         ['ours against ce-tied: undecided in lr']
     """
+    total = len(comparison.languages)
     sentences = []
-    for method, reference in dict.fromkeys(pair[1:] for pair in comparison.verdicts):
-        parts = []
-        for outcome in OUTCOMES:
-            where = [
-                language
-                for language in comparison.languages
-                if comparison.verdicts[language, method, reference].outcome == outcome
-            ]
-            parts += [f"{outcome} in {_named(where, len(comparison.languages))}"] if where else []
-        sentences.append(f"{method} against {reference}: {', '.join(parts)}")
+    for method, reference, found in _outcomes(comparison):
+        said = (f"{outcome} in {''.join(_named(where, total))}" for outcome, where in found)
+        sentences.append(f"{method} against {reference}: {', '.join(said)}")
     return sentences
 
 
@@ -47,7 +41,8 @@ def verdict_section(comparison: Comparison) -> Markup:
     """Return the verdicts: the summary first, then each with its numbers."""
     if not comparison.verdicts:
         return element("p", "There is one method only, so there is nothing to compare.")
-    summary = [element("li", line) for line in headlines(comparison)]
+    total = len(comparison.languages)
+    summary = [_summary(*found, total) for found in _outcomes(comparison)]
     groups = []
     for language in comparison.languages:
         found = [(p, comparison.verdicts[p]) for p in comparison.pairs(language)]
@@ -83,10 +78,42 @@ def method_cell(name: str, index: int) -> Markup:
     return element("span", svg, element("bdi", name), class_="method")
 
 
-def _named(where: Sequence[str], of: int) -> str:
-    if len(where) <= MOST_NAMED:
-        return " and ".join(filter(None, (", ".join(where[:-1]), where[-1])))
-    return f"{len(where)} of {of} languages"
+def _outcomes(comparison: Comparison) -> list[tuple[str, str, list[tuple[str, list[str]]]]]:
+    """Return for each method and reference which outcomes there are, and in which languages."""
+    found = []
+    for method, reference in dict.fromkeys(pair[1:] for pair in comparison.verdicts):
+        by_outcome: dict[str, list[str]] = {outcome: [] for outcome in OUTCOMES}
+        for language in comparison.languages:
+            verdict = comparison.verdicts[language, method, reference]
+            by_outcome[verdict.outcome].append(language)
+        said = [(outcome, where) for outcome, where in by_outcome.items() if where]
+        found.append((method, reference, said))
+    return found
+
+
+def _summary(
+    method: str, reference: str, found: Sequence[tuple[str, list[str]]], total: int
+) -> Markup:
+    parts = []
+    for i, (outcome, where) in enumerate(found):
+        parts.append(join(", " if i else " ", badge(outcome), " in ", *_isolated(where, total)))
+    return element("li", element("strong", method), f" against {reference}:", *parts)
+
+
+def _isolated(where: Sequence[str], total: int) -> list[object]:
+    """Return names that keep their direction to themselves."""
+    return [element("bdi", part) if part in where else part for part in _named(where, total)]
+
+
+def _named(where: Sequence[str], total: int) -> list[str]:
+    """Return the names with what stands between them; their number where they are many."""
+    if len(where) > MOST_NAMED:
+        return [f"{len(where)} of {total} languages"]
+    parts: list[str] = []
+    for i, name in enumerate(where):
+        parts += [" and " if i == len(where) - 1 else ", "] if i else []
+        parts.append(name)
+    return parts
 
 
 def _item(comparison: Comparison, pair: Pair, verdict: Verdict) -> Markup:
@@ -130,26 +157,22 @@ def _judged_table(comparison: Comparison, language: str) -> Markup:
     spread = max(known, default=0.0) - min(known, default=0.0)
     near = [e for e in ends if min(known) - spread <= e <= max(known) + spread]
     on = cells.strip_scale([*known, *near])
-    versus = [(r, comparison.references.index(r)) for r in comparison.references]
-    forests = {r: _forest_scale(comparison, language, r) for r, _ in versus}
+    forests = {r: _forest_scale(comparison, language, r) for r in comparison.references}
     columns = [
         Column(label="method", text=True),
         Column(label=f"{score.label}, mean", decimals=score.decimals),
         Column(label="every seed", text=True),
-        Column(label="a new seed"),
+        *(Column(label=f"minus {reference}") for reference in comparison.references),
     ]
-    for reference, _ in versus:
-        columns += [Column(label=f"minus {reference}"), Column(label="", text=True)]
     rows: list[list[Cell]] = []
     for index, method in enumerate(comparison.methods):
         row: list[Cell] = [method_cell(method, index), means[method]]
-        row += [_strip(comparison, method, language, on), _new_seed(comparison, method, language)]
-        for reference, _ in versus:
-            row += _difference(comparison, (language, method, reference), forests[reference])
+        row.append(_strip(comparison, method, language, on))
+        for reference, scale in forests.items():
+            row.append(_difference(comparison, (language, method, reference), scale))
         rows.append(row)
-    footer: list[Cell] = ["", "", cells.axis(on, cells.STRIP), ""]
-    for reference, _ in versus:
-        footer += ["", cells.axis(forests[reference], cells.FOREST, 2)]
+    footer: list[Cell] = ["", "", cells.axis(on, cells.STRIP)]
+    footer += [_versus(None, cells.axis(scale, cells.FOREST, 3)) for scale in forests.values()]
     title = f"{language}: {score.meaning}"
     classes = [f"m m{i}" for i in range(len(comparison.methods))]
     return Table(title=title, columns=columns, rows=rows).html(footer=footer, classes=classes)
@@ -172,27 +195,23 @@ def _strip(comparison: Comparison, method: str, language: str, on: Scale) -> Cel
         return "no finished run"
     labels = {run.seeds: run.seed_label for run in comparison.of(method)}
     named = [(f"{method}, {labels[s]}", value) for s, value in values.items()]
-    return cells.strip(named, mean, on, index)
+    new = prediction_interval(list(values.values()), level=comparison.level)
+    return cells.strip(named, mean, on, index, new=new)
 
 
-def _new_seed(comparison: Comparison, method: str, language: str) -> Cell:
-    score = comparison.score
-    values = list(comparison.values(method, language, score.key).values())
-    if not values:
-        return None
-    found = prediction_interval(values, level=comparison.level)
-    return element("span", typographic(between(found, score.decimals)), class_="soft")
-
-
-def _difference(comparison: Comparison, pair: Pair, on: Scale) -> list[Cell]:
+def _difference(comparison: Comparison, pair: Pair, on: Scale) -> Cell:
     verdict = comparison.verdicts.get(pair)
     if verdict is None:
-        said = "reference" if pair[1] == pair[2] else ""
-        return [element("span", said, class_="soft"), ""]
+        return element("span", "reference" if pair[1] == pair[2] else "", class_="soft")
     if verdict.difference is None:
-        return [badge(verdict.outcome), ""]
+        return badge(verdict.outcome)
     interval = verdict.difference.interval
     value, _, ends = typographic(difference_text(interval)).partition(" ")
-    words = join(value, element("span", ends.strip("[]"), class_="ends") if ends else None)
+    range_ = element("span", ends.strip("[]"), class_="ends") if ends else None
     drawn = cells.forest(interval, on, comparison.methods.index(pair[1]))
-    return [join(words, badge(verdict.outcome)), drawn]
+    return _versus(join(value, range_, badge(verdict.outcome)), drawn)
+
+
+def _versus(words: Markup | None, drawn: Markup) -> Markup:
+    """Return a difference in words beside its drawing."""
+    return element("div", element("div", words), drawn, class_="versus")

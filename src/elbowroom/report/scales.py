@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from elbowroom.report.numbers import short
+from elbowroom.report.numbers import short, typographic
 
 _STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)
 
@@ -110,6 +110,6 @@ def tick_labels(ticks: list[float]) -> list[str]:
     """
     labels = [short(tick) for tick in ticks]
     if any(c in label for label in labels for c in "ekMG"):
-        return labels
+        return [typographic(label) for label in labels]
     decimals = max((len(label.partition(".")[2]) for label in labels), default=0)
-    return ["0" if t == 0 else f"{t:.{decimals}f}" for t in ticks]
+    return ["0" if t == 0 else typographic(f"{t:.{decimals}f}") for t in ticks]

@@ -53,16 +53,21 @@ def principal_plane(weight: Float[ndarray, "V D"]) -> tuple[Float[ndarray, "V 2"
     return points, float(values[:2].sum()) / total if total > 0 else 1.0
 
 
-def embedding_map(name: str, head: HeadMatrix) -> Figure:
+def embedding_map(name: str, head: HeadMatrix, *, first: int = 3) -> Figure:
     """Return the map of a head's rows.
 
     Beyond ``MOST_TOKENS`` rows, every so many are drawn; the plane is that of all.
+
+    Args:
+        name: unique on its page.
+        head: the matrix with its tokens.
+        first: the colour of the first language; methods have those before it.
     """
     weight = np.asarray(head.weight)
     _check(head, weight)
     points, share = principal_plane(weight)
     groups = list(dict.fromkeys(head.languages))
-    entries = [_entry(language, i) for i, language in enumerate(groups)]
+    entries = [_entry(language, first + i) for i, language in enumerate(groups)]
     key, top = legend(entries)
     across, up = _square(points, top)
     drawn = _drawn(head, len(weight))
@@ -73,14 +78,14 @@ def embedding_map(name: str, head: HeadMatrix) -> Figure:
         x, y = across(points[i, 0]), up(points[i, 1])
         language = head.languages[i]
         tip = f"{isolated(head.tokens[i])} · {language or 'shared'} · id {i}"
-        dots.append(marker(groups.index(language), x, y, 3.4, class_="dot", data_tip=tip))
+        dots.append(marker(first + groups.index(language), x, y, 3.4, class_="dot", data_tip=tip))
     labels = _labels([(across(points[i, 0]), up(points[i, 1]), head.tokens[i]) for i in drawn], top)
     some = "" if len(drawn) == len(weight) else f" {len(drawn)} of {len(weight)} tokens are drawn."
     joined = f" {len(links)} pairs of the same token are joined by lines." if links else ""
     text = f"The plane holds {100 * share:.0f}% of the variance of the rows.{some}{joined}"
     body = join(key, *links, *dots, *labels)
     title = f"Output embeddings: {head.name}"
-    return Figure(name=name, title=title, description=text, body=body, height=HEIGHT)
+    return Figure(name=name, title=title, description=text, body=body, height=HEIGHT, note=text)
 
 
 def _check(head: HeadMatrix, weight: Float[ndarray, "V D"]) -> None:

@@ -31,7 +31,8 @@ def panels(figures: Sequence[Figure], note: str = "") -> Markup:
     """Return figures side by side where there is room, each with its caption."""
     drawn = []
     for figure in figures:
-        caption = element("figcaption", element("bdi", figure.title))
+        said = element("span", figure.note, class_="note") if figure.note else None
+        caption = element("figcaption", element("bdi", figure.title), said)
         drawn.append(element("figure", caption, figure.svg()))
     text = element("p", note, class_="note") if note else None
     return join(text, element("div", *drawn, class_="panels"))
