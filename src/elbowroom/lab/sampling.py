@@ -58,7 +58,7 @@ def shares(
         if budget is None:
             raise ArgumentValueError("budget", "the tokens that training draws, for unimax", None)
         return unimax(lengths, budget=budget, epochs=epochs)
-    return temperature(lengths, tau if rule == "temperature" else 1.0)
+    return temperature(lengths, tau) if rule == "temperature" else _normal(lengths)
 
 
 def temperature(lengths: Sequence[float], tau: float) -> tuple[float, ...]:
