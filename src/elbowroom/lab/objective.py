@@ -1,0 +1,275 @@
+"""What a group of runs minimises: our loss or a rival's, with one margin, mask and seed a run.
+
+Runs whose losses differ in numbers only share one call, ``[G, ...]``; see `key`.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from elbowroom import margins, rivals
+from elbowroom.counts import TokenCounts
+from elbowroom.lab.config import LossConfig, MarginConfig, Rows, RunConfig
+from elbowroom.losses import linear_thresholded_cross_entropy, variants
+from elbowroom.margins import Margin
+
+SMALL = 2**28  # logits of a group, up to which the eager equations are used: they can be compiled
+
+
+def key(run: RunConfig) -> tuple[object, ...]:
+    """Return what two runs must share to be computed by one call."""
+    loss, margin = run.loss, run.loss.margin
+    structure = (
+        margin.start == float("inf"),
+        margin.moves,
+        margin.shape,
+        margin.hold,
+        margin.release,
+        margin.norms,
+    )
+    numbers = replace(loss, margin=MarginConfig(), protect=Rows(), protect_until=1.0, options={})
+    options = tuple(sorted(loss.options.items()))
+    return repr(numbers), bool(loss.protect), structure, options
+
+
+def margin_of(configs: Sequence[MarginConfig], vocab_size: int, device: torch.device) -> Margin:
+    """Return the margins of a group of one structure as one rule with a number a run.
+
+    Args:
+        configs: one a run.
+        vocab_size: for ends that follow from it.
+        device: where the numbers will be needed.
+    """
+    first = configs[0]
+    if first.start == float("inf"):
+        return float("inf")
+
+    def numbers(values: list[float]) -> Any:
+        tensor = torch.tensor(values, device=device)
+        return tensor if first.norms is None else margins.ByNorms(tensor, first.norms)
+
+    start = numbers([config.start for config in configs])
+    if not first.moves:
+        return start  # type: ignore[no-any-return]
+    end = numbers([_end(config, vocab_size) for config in configs])
+    return margins.Annealed(start, end, first.shape, first.hold, first.release)
+
+
+def _end(config: MarginConfig, vocab_size: int) -> float:
+    if config.end_top_p is not None:
+        return margins.top_p(vocab_size, config.end_top_p)
+    assert config.end is not None
+    return config.end
+
+
+def rows_mask(rows: Rows, counts: TokenCounts, groups: Tensor, languages: Sequence[str]) -> Tensor:
+    """Return the rows of the vocabulary that a criterion names, boolean ``[V]``.
+
+    Args:
+        rows: the criterion.
+        counts: how often the run's sampling shows each token.
+        groups: the language of each token, negative for shared ones.
+        languages: their names.
+    """
+    given = {name: value for name, value in rows.criteria().items() if value is not None}
+    if not given:
+        return torch.zeros(counts.vocab_size, dtype=torch.bool)
+    ((name, value),) = given.items()
+    if name == "languages":
+        from elbowroom.errors import ArgumentValueError
+
+        for language in value:
+            if language not in languages:
+                expected = f"languages of the texts ({', '.join(languages)})"
+                raise ArgumentValueError("rows.languages", expected, language)
+        wanted = [list(languages).index(language) for language in value]
+        return counts.rare(group_of_token=groups, groups=wanted)
+    if name == "language_share":
+        return counts.rare(group_of_token=groups, language_share=value)
+    return counts.rare(**{name: value})
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What objectives know about the texts, on the device.
+
+    Attributes:
+        counts: ``[V]`` a run: how often its sampling shows each token in all of training.
+        groups: ``[V]``, each token's language.
+        languages: their names.
+    """
+
+    counts: Sequence[TokenCounts]
+    groups: Int[Tensor, " V"]
+    languages: tuple[str, ...]
+
+    def of(self, runs: slice) -> Facts:
+        """Return what concerns some of the runs."""
+        return replace(self, counts=self.counts[runs])
+
+
+class Objective:
+    """The loss of a group of runs as one function of hidden states and head.
+
+    Args:
+        runs: configurations of one `key`.
+        facts: about the texts; ``counts`` are those of these runs.
+        vocab_size: V.
+        device: where it is computed.
+    """
+
+    def __init__(
+        self, runs: Sequence[RunConfig], facts: Facts, vocab_size: int, device: torch.device
+    ) -> None:
+        self.config = config = runs[0].loss
+        self.margin = margin_of([run.loss.margin for run in runs], vocab_size, device)
+        masks = [
+            rows_mask(run.loss.protect, counts, facts.groups, facts.languages)
+            for run, counts in zip(runs, facts.counts, strict=True)
+        ]
+        self.protect = torch.stack(masks).to(device) if config.protect else None
+        until = [run.loss.protect_until for run in runs]
+        self._until = torch.tensor(until, device=device)[:, None]
+        self._variant = _variant(config, facts)
+        if isinstance(self._variant, variants.RareOnly):
+            self._variant = variants.RareOnly(self._variant.rows.to(device))
+        self._seed = torch.tensor([run.data_seed for run in runs], device=device)
+        self.counts = self._counts(facts, vocab_size, len(runs), device)
+        self._rival = self._bind() if config.name != "thresholded" else None
+
+    def _counts(
+        self, facts: Facts, vocab_size: int, runs: int, device: torch.device
+    ) -> TokenCounts:
+        if self.config.count_steps is not None:
+            steps = self.config.count_steps
+            return TokenCounts.running(vocab_size, steps=steps, runs=runs, device=device)
+        fixed = torch.stack([counts.values() for counts in facts.counts])
+        return TokenCounts(fixed.to(device))
+
+    def _bind(self) -> Callable[..., Tensor]:
+        """Return the rival with its own parameters."""
+        loss: Callable[..., Tensor] = getattr(rivals, self.config.name)
+        taken = inspect.signature(loss).parameters
+        given: dict[str, Any] = dict(self.config.options)
+        if "counts" in taken:
+            given["counts"] = self.counts
+        if "seed" in taken:
+            given["seed"] = self._seed
+        steps = "step" in taken
+
+        def call(*arguments: Tensor, step: Tensor, **options: Any) -> Tensor:
+            more = {"step": step} if steps else {}
+            return loss(*arguments, **given, **more, **options)
+
+        return call
+
+    def observe(self, target: Int[Tensor, "G N"]) -> None:
+        """Count a step's targets, where the loss counts while training runs."""
+        if self.config.count_steps is not None:
+            self.counts.update(target)
+
+    def __call__(
+        self,
+        hidden: Float[Tensor, "G N D"],
+        weight: Float[Tensor, "G V D"],
+        target: Int[Tensor, "G N"],
+        bias: Float[Tensor, "G V"] | None,
+        *,
+        step: Int[Tensor, ""],
+        progress: Float[Tensor, ""],
+    ) -> Float[Tensor, " G"]:
+        """Return each run's mean loss, penalty included.
+
+        Args:
+            hidden: after the final norm.
+            weight: the head's.
+            target: next tokens.
+            bias: the head's, or None.
+            step: counts from 0.
+            progress: share of training that is over.
+        """
+        config = self.config
+        options: dict[str, Any] = {"bias": bias, "logit_scale": config.logit_scale}
+        if self._rival is not None:
+            loss = self._rival(hidden, weight, target, step=step, **options)
+        else:
+            small = hidden.shape[0] * hidden.shape[1] * weight.shape[1] <= SMALL
+            loss = linear_thresholded_cross_entropy(
+                hidden,
+                weight,
+                target,
+                self.margin,
+                progress=progress,
+                protect=self.protected(progress),
+                variant=self._variant,
+                label_smoothing=config.label_smoothing,
+                z_loss=config.z_loss,
+                backend="reference" if small and hidden.device.type != "cpu" else "auto",
+                **options,
+            )
+        return loss + self._penalty(weight)
+
+    def protected(self, progress: Float[Tensor, ""]) -> Bool[Tensor, "G V"] | None:
+        """Return the rows that equalization protects at a moment."""
+        return None if self.protect is None else self.protect & (progress < self._until)
+
+    def kept(
+        self,
+        hidden: Float[Tensor, "G N D"],
+        weight: Float[Tensor, "G V D"],
+        target: Int[Tensor, "G N"],
+        bias: Float[Tensor, "G V"] | None,
+        progress: Float[Tensor, ""],
+    ) -> tuple[Float[Tensor, "G N"], Float[Tensor, " G"]]:
+        """Return log-probabilities under the full softmax, and the share of entries kept."""
+        ours = self._rival is None
+        with torch.no_grad():
+            _, stats = linear_thresholded_cross_entropy(
+                hidden,
+                weight,
+                target,
+                self.margin if ours else float("inf"),
+                progress=progress,
+                protect=self.protected(progress) if ours else None,
+                variant=self._variant if isinstance(self._variant, variants.RareOnly) else None,
+                bias=bias,
+                logit_scale=self.config.logit_scale,
+                stats=True,
+            )
+        return stats.log_probability, stats.kept.float().mean(-1) / weight.shape[1]
+
+    def _penalty(self, weight: Float[Tensor, "G V D"]) -> Float[Tensor, " G"] | float:
+        match self.config.penalty:
+            case "cosreg":
+                return rivals.cosreg(weight, self.config.penalty_weight)
+            case "laplacian":
+                return rivals.laplacian(weight, self.config.penalty_weight)
+            case "centering":
+                return rivals.centering_penalty(weight, self.config.penalty_weight)
+            case _:
+                return 0.0
+
+
+def _variant(config: LossConfig, facts: Facts) -> variants.Variant | None:
+    given = config.variant
+    match given.name:
+        case "softminus":
+            return variants.Softminus(given.c, given.detach_threshold)
+        case "detached_below":
+            return variants.DetachedBelow()
+        case "decoupled":
+            return variants.Decoupled()
+        case "leaky":
+            return variants.Leaky(given.weight)
+        case "rare_only":
+            masks = [rows_mask(given.rows, c, facts.groups, facts.languages) for c in facts.counts]
+            return variants.RareOnly(torch.stack(masks))
+        case _:
+            return None

@@ -1,0 +1,467 @@
+"""Many models trained in one program; one model is a population of one.
+
+All that a step does is operations on tensors ``[R, ...]`` that wait for nothing, so on CUDA a step
+is captured once as a graph and replayed. A run whose loss or gradient is not finite is stopped
+alone: its learning rate becomes 0 before anything of it has changed.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from elbowroom import init
+from elbowroom.counts import TokenCounts
+from elbowroom.errors import ArgumentValueError
+from elbowroom.lab import sampling
+from elbowroom.lab.batches import Batches
+from elbowroom.lab.config import Precision, RunConfig
+from elbowroom.lab.model import GPT
+from elbowroom.lab.objective import Facts, Objective, key, rows_mask
+from elbowroom.lab.schedule import Schedule
+from elbowroom.lab.tokens import Corpus
+from elbowroom.optim import RowAdamW
+from elbowroom.rivals import CoupledAdamW, center_rows
+
+WARM_UP = 3  # steps before a graph is captured
+PER_RUN = ("lr", "min_lr")  # of the optimizer: numbers that may differ within a population
+
+
+def population_key(run: RunConfig) -> str:
+    """Return what runs of one population share; all else may differ from run to run."""
+    data = replace(run.data, sampling="natural", shares=(), tau=1.0, epochs=1.0)
+    optimizer = replace(run.optimizer, lr=0.0, min_lr=0.0)
+    return repr((data, run.model, optimizer, run.training, run.evaluation))
+
+
+@dataclass(frozen=True)
+class Log:
+    """What a population reports of a step, one number a run.
+
+    Attributes:
+        loss: mean objective since the last report.
+        grad_norm: of the last step, before clipping.
+        lr: of the coming step.
+        nll: ``[R, L]``, of the coming batch under the full softmax, by language; NaN where the
+            batch has none of it.
+        kept: share of the entries that the coming batch keeps.
+        alive: whether the run goes on.
+    """
+
+    loss: list[float]
+    grad_norm: list[float]
+    lr: list[float]
+    nll: list[list[float]]
+    kept: list[float]
+    alive: list[bool]
+
+
+class Population:
+    """Runs of one `population_key`, and everything that changes while they train.
+
+    Args:
+        runs: their configurations.
+        corpus: the texts.
+        device: where to train.
+        rank: with `world`, of the processes that share each batch, which this is.
+        world: how many there are; gradients are averaged over them.
+    """
+
+    def __init__(
+        self,
+        runs: Sequence[RunConfig],
+        corpus: Corpus,
+        device: torch.device,
+        *,
+        rank: int = 0,
+        world: int = 1,
+    ) -> None:
+        if len({population_key(run) for run in runs}) != 1:
+            expected = "runs that differ in loss, sampling, start and learning rate only"
+            raise ArgumentValueError("runs", expected, "others", "group them by population_key")
+        self.runs = sorted(runs, key=lambda run: repr(key(run)))  # groups are side by side
+        self.corpus, self.device, self.world = corpus, device, world
+        first = self.runs[0]
+        self.training = first.training
+        self.shares = torch.stack([shares_of(run, corpus) for run in self.runs])
+        facts = self._facts()
+        self.token_counts = facts.counts  # one a run, over all of training
+        config = replace(first.model, vocab_size=corpus.vocab_size)
+        self.model = GPT(config, [run.init_seed for run in self.runs]).to(device)
+        self._zero_rows(facts)
+        self._set_bias(facts)
+        self.groups = [
+            (at, Objective(self.runs[at], facts.of(at), corpus.vocab_size, device))
+            for at in _groups([key(run) for run in self.runs])
+        ]
+        self.batches = Batches(
+            corpus,
+            self.shares,
+            [run.data_seed for run in self.runs],
+            batch=self.training.batch,
+            context=first.model.context,
+            device=device,
+            rank=rank,
+            world=world,
+        )
+        self.schedule = self._schedule()
+        self.optimizer = self._optimizer()
+        self.done = 0
+        count = len(self.runs)
+        self.step = torch.zeros((), dtype=torch.int64, device=device)
+        self.alive = torch.ones(count, dtype=torch.bool, device=device)
+        self.died_at = torch.full((count,), -1, dtype=torch.int64, device=device)
+        self.loss_sum = torch.zeros(count, dtype=torch.float64, device=device)
+        self.grad_norm = torch.zeros(count, device=device)
+        self._since = 0  # steps that loss_sum covers
+        self._graph: torch.cuda.CUDAGraph | None = None
+        compiled = self.training.compile
+        if compiled or (compiled is None and device.type == "cuda"):
+            self._losses = torch.compile(self._losses)  # type: ignore[method-assign]
+
+    # What is made once
+
+    def _facts(self) -> Facts:
+        """Return how often each run's sampling shows each token in all of training."""
+        found = torch.as_tensor(self.corpus.counts()).double()
+        found /= found.sum(-1, keepdim=True)
+        tokens = self.training.steps * self.training.batch * self.runs[0].model.context
+        counts = [TokenCounts(share @ found * tokens) for share in self.shares]
+        groups = torch.as_tensor(self.corpus.group_of_token).long()
+        return Facts(counts, groups, self.corpus.languages)
+
+    def _zero_rows(self, facts: Facts) -> None:
+        masks = [
+            rows_mask(run.zero_rows, counts, facts.groups, facts.languages)
+            for run, counts in zip(self.runs, facts.counts, strict=True)
+        ]
+        mask = torch.stack(masks).to(self.device)
+        if bool(mask.any()):
+            for matrix in self._token_matrices():
+                init.zero_rows_(matrix, mask)
+
+    def _set_bias(self, facts: Facts) -> None:
+        """Start a unigram bias at the logarithm of how often tokens are seen."""
+        if self.model.bias is not None:
+            prior = torch.stack([counts.log_prior() for counts in facts.counts])
+            with torch.no_grad():
+                self.model.bias.copy_(prior - prior.mean(-1, keepdim=True))
+
+    def _token_matrices(self) -> list[Tensor]:
+        """Return the matrices with a row a token: embedding and head, which may be one."""
+        head, embedding = self.model.head, self.model.embedding
+        return [embedding] if head is embedding else [embedding, head]
+
+    def _schedule(self) -> Schedule:
+        config = self.runs[0].optimizer
+        rates: dict[str, Any] = {}
+        for name in PER_RUN:
+            values = [getattr(run.optimizer, name) for run in self.runs]
+            one = len(set(values)) == 1
+            rates[name] = values[0] if one else torch.tensor(values, device=self.device)
+        if config.schedule == "constant":
+            rates["min_lr"] = 0.0
+        return Schedule(
+            kind=config.schedule,
+            warmup=min(config.warmup, self.training.steps),
+            steps=self.training.steps,
+            decay=config.decay,
+            **rates,
+        )
+
+    def _optimizer(self) -> RowAdamW | CoupledAdamW:
+        config, model, device = self.runs[0].optimizer, self.model, self.device
+        groups = model.parameter_groups(config.weight_decay)
+        options: dict[str, Any] = {
+            "lr": config.lr,
+            "betas": config.betas,
+            "eps": config.eps,
+            "fused": device.type == "cpu" or None,
+            "capturable": device.type == "cuda",
+        }
+        rows = self._token_matrices()
+        optimizer: RowAdamW | CoupledAdamW
+        if config.name == "coupled_adamw":
+            optimizer = CoupledAdamW(groups, coupled=rows, **options)
+        else:
+            named = rows if config.name == "row_adamw" else ()
+            optimizer = RowAdamW(groups, rows=named, catch_up=config.catch_up, **options)
+        if config.center:
+            center_rows(optimizer, model.head)
+        return optimizer
+
+    # What a step does
+
+    def advance(self, steps: int) -> None:
+        """Make so many steps."""
+        with matmul_precision(self.training.precision):
+            for _ in range(steps):
+                if self._graph is not None:
+                    self._graph.replay()
+                elif self.device.type == "cuda" and self.batches.windows.on_device:
+                    self._first_steps()
+                else:
+                    self._step()
+                self.done += 1
+                self._since += 1
+
+    def _first_steps(self) -> None:
+        """Make a step on a side stream, and capture the graph once these have warmed up."""
+        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            self._step()
+        torch.cuda.current_stream().wait_stream(stream)
+        self._warm = getattr(self, "_warm", 0) + 1
+        if self._warm >= WARM_UP and self.world == 1:
+            torch.cuda.synchronize()
+            graph = torch.cuda.CUDAGraph()
+            for param in self.model.parameters():
+                param.grad = None
+            with torch.cuda.graph(graph):
+                self._step()
+            self._graph = graph
+
+    def _step(self) -> None:
+        """Make one step; all in operations on the device."""
+        for param in self.model.parameters():
+            param.grad = None
+        progress = self.progress()
+        total = torch.zeros(len(self.runs), device=self.device)
+        parts = self.training.accumulate
+        for part in self._parts():
+            batch = self.batches.draw(self.step, part)
+            for at, objective in self.groups:
+                objective.observe(batch.target[at].flatten(1))
+            with self._precision():
+                losses = self._losses(batch.ids, batch.target, self.step, progress) / parts
+            losses.sum().backward()  # type: ignore[no-untyped-call]
+            total += losses.detach()
+        self._update(total)
+        self.step += 1
+
+    def _parts(self) -> Iterator[slice]:
+        size = self.training.batch // self.world // self.training.accumulate
+        return (slice(i * size, (i + 1) * size) for i in range(self.training.accumulate))
+
+    def _precision(self) -> torch.autocast:
+        bf16 = self.training.precision == "bf16"
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=bf16)
+
+    def progress(self) -> Float[Tensor, ""]:
+        """Return the share of training that is over, on the device."""
+        return (self.step.float() / self.training.steps).clamp(max=1.0)
+
+    def _losses(
+        self, ids: Tensor, target: Tensor, step: Tensor, progress: Tensor
+    ) -> Float[Tensor, " R"]:
+        """Return each run's loss on a batch."""
+        model = self.model
+        hidden, target = model(ids).flatten(1, 2), target.flatten(1)
+        found = [
+            objective(
+                hidden[at],
+                model.head[at],
+                target[at],
+                None if model.bias is None else model.bias[at],
+                step=step,
+                progress=progress,
+            )
+            for at, objective in self.groups
+        ]
+        return torch.cat(found) if len(found) > 1 else found[0]
+
+    @torch.no_grad()
+    def _update(self, loss: Float[Tensor, " R"]) -> None:
+        """Clip, let runs that are not finite stand still, and move the others."""
+        params = [param for param in self.model.parameters() if param.grad is not None]
+        grads = [param.grad for param in params if param.grad is not None]
+        if self.world > 1:
+            loss = _average([loss, *grads], self.world)[0]
+        norm = torch.stack([torch.linalg.vector_norm(g.flatten(1), dim=1) for g in grads]).norm(
+            dim=0
+        )
+        self.grad_norm.copy_(norm)
+        alive = self.alive & loss.isfinite() & norm.isfinite()
+        self.died_at.copy_(torch.where(self.alive & ~alive, self.step, self.died_at))
+        self.alive.copy_(alive)
+        self.loss_sum += torch.where(alive, loss, torch.nan).double()
+        clip = self.runs[0].optimizer.clip
+        scale = (clip / (norm + 1e-6)).clamp(max=1.0) if clip else torch.ones_like(norm)
+        self._scale(grads, alive, scale)
+        self._set_rate(alive)
+        self.optimizer.step()
+
+    def _scale(self, grads: list[Tensor], alive: Tensor, scale: Tensor) -> None:
+        on_host = self.device.type == "cpu"
+        if on_host and bool(alive.all()) and bool((scale == 1).all()):
+            return
+        for grad in grads:
+            shape = (-1, *[1] * (grad.ndim - 1))
+            grad.mul_(scale.view(shape))
+            if not on_host or not bool(alive.all()):
+                grad.copy_(torch.where(alive.view(shape), grad, 0.0))
+
+    def _set_rate(self, alive: Tensor) -> None:
+        """Set the learning rate; 0 for runs that stand still."""
+        if self.device.type == "cpu" and bool(alive.all()):
+            rate = self.schedule.at(self.done)
+        else:
+            rate = self.schedule.at(self.step).to(alive.device) * alive
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+
+    # What is known of it
+
+    @torch.no_grad()
+    def log(self) -> Log:
+        """Return what to report after these steps; draws the coming batch and looks at it."""
+        batch = self.batches.draw(self.step)
+        with self._precision():
+            hidden = self.model(batch.ids).flatten(1, 2)
+        model, target = self.model, batch.target.flatten(1)
+        context = self.batches.windows.context
+        language = batch.language.repeat_interleave(context, 1)
+        nll, kept = [], []
+        for at, objective in self.groups:
+            bias = None if model.bias is None else model.bias[at]
+            logp, share = objective.kept(
+                hidden[at].float(), model.head[at], target[at], bias, self.progress()
+            )
+            nll.append(-logp)
+            kept.append(share)
+        by_language = torch.stack(
+            [
+                (torch.cat(nll) * (language == i)).sum(-1) / (language == i).sum(-1)
+                for i in range(len(self.corpus.languages))
+            ],
+            -1,
+        )
+        rate = self.schedule.at(min(self.done, self.training.steps))
+        count = len(self.runs)
+        found = Log(
+            loss=(self.loss_sum / max(1, self._since)).tolist(),
+            grad_norm=self.grad_norm.tolist(),
+            lr=rate.tolist() if isinstance(rate, Tensor) else [rate] * count,
+            nll=by_language.tolist(),
+            kept=torch.cat(kept).tolist(),
+            alive=self.alive.tolist(),
+        )
+        self.loss_sum.zero_()
+        self._since = 0
+        return found
+
+    # What is kept to go on later
+
+    def run_state(self, r: int) -> dict[str, Tensor]:
+        """Return everything of one run that a later step depends on."""
+        state = {f"model.{name}": x for name, x in self.model.run_state(r).items()}
+        for name, param in self.model.named_parameters():
+            for what, value in self.optimizer.state[param].items():
+                if isinstance(value, Tensor):
+                    state[f"optimizer.{name}.{what}"] = value[r] if value.ndim else value
+        for at, objective in self.groups:
+            if at.start <= r < at.stop and objective.counts.is_running:
+                for name, value in objective.counts.state_dict().items():
+                    state[f"counts.{name}"] = _run_of(name, value, r - at.start)
+        state["loss_sum"], state["died_at"] = self.loss_sum[r], self.died_at[r]
+        return {name: x.detach().cpu() for name, x in state.items()}
+
+    def load_run_states(
+        self, states: Sequence[Mapping[str, Tensor]], step: int, since: int
+    ) -> None:
+        """Continue from the states of all runs after ``step`` steps.
+
+        Args:
+            states: one a run, as `run_state` gave them.
+            step: how many steps were made.
+            since: how many of them ``loss_sum`` covers.
+        """
+        for r, state in enumerate(states):
+            own = {k.removeprefix("model."): x for k, x in state.items() if k.startswith("model.")}
+            self.model.load_run_state(r, own)
+        for name, param in self.model.named_parameters():
+            head = f"optimizer.{name}."
+            names = [k.removeprefix(head) for k in states[0] if k.startswith(head)]
+            for what in names:
+                values = [state[head + what] for state in states]
+                value = torch.stack(values) if what != "step" else values[0].clone()
+                on = "cpu" if what == "step" and self.device.type == "cpu" else self.device
+                self.optimizer.state[param][what] = value.to(on)
+        for at, objective in self.groups:
+            if objective.counts.is_running:
+                _load_counts(objective.counts, states[at])
+        self.loss_sum.copy_(torch.stack([state["loss_sum"] for state in states]))
+        self.died_at.copy_(torch.stack([state["died_at"] for state in states]))
+        self.alive.copy_(self.died_at < 0)
+        self.step.fill_(step)
+        self.done, self._since = step, since
+
+    @property
+    def since(self) -> int:
+        """Steps since the last report."""
+        return self._since
+
+
+@contextmanager
+def matmul_precision(precision: Precision) -> Iterator[None]:
+    """Let float32 products use the matrix units' TF32 while this lasts, if that is asked for."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+def shares_of(run: RunConfig, corpus: Corpus) -> Float[Tensor, " L"]:
+    """Return how often a run draws each language."""
+    data = run.data
+    lengths = [float(len(stream.tokens)) for stream in corpus.train]
+    found = sampling.shares(
+        lengths if data.sampling == "unimax" else corpus.default_shares,
+        data.sampling,
+        tau=data.tau,
+        epochs=data.epochs,
+        budget=float(run.training.steps * run.training.batch * run.model.context),
+        fixed=data.shares,
+    )
+    return torch.tensor(found, dtype=torch.float64)
+
+
+def _groups(keys: Sequence[object]) -> list[slice]:
+    """Return the stretches of equal keys."""
+    edges = [0, *(i for i in range(1, len(keys)) if keys[i] != keys[i - 1]), len(keys)]
+    return [slice(a, b) for a, b in itertools.pairwise(edges)]
+
+
+def _run_of(name: str, value: Tensor, r: int) -> Tensor:
+    """Return one run's part of running counts: of ``ring [K, R, n]``, ``counts [R, V]``."""
+    return value if value.ndim == 0 else value[:, r] if name == "ring" else value[r]
+
+
+def _load_counts(counts: TokenCounts, states: Sequence[Mapping[str, Tensor]]) -> None:
+    found: dict[str, Tensor] = {}
+    for name in ("counts", "seen", "ring"):
+        values = [state[f"counts.{name}"] for state in states if f"counts.{name}" in state]
+        if values:
+            stacked = torch.stack(values, 1 if name == "ring" else 0)
+            found[name] = values[0] if values[0].ndim == 0 else stacked
+    counts.load_state_dict(found)
+
+
+def _average(tensors: list[Tensor], world: int) -> list[Tensor]:
+    """Average tensors over the processes, in place."""
+    import torch.distributed as dist
+
+    for tensor in tensors:
+        dist.all_reduce(tensor)
+        tensor /= world
+    return tensors
