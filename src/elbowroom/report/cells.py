@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 from elbowroom.report.markup import Markup, element, join
 from elbowroom.report.palette import colour, marker
@@ -11,6 +12,7 @@ from elbowroom.study import Interval
 
 STRIP = (230, 34)
 FOREST = (128, 34)
+_LETTER = 7.0
 
 
 def strip_scale(values: Sequence[float]) -> Scale:
@@ -78,13 +80,24 @@ def forest(interval: Interval, on: Scale, index: int) -> Markup:
 
 def axis(on: Scale, size: tuple[int, int], count: int = 4) -> Markup:
     """Return the axis that stands below a column of strips or differences."""
-    ticks = on.ticks(count)
+    ticks = _apart(on, count)
     parts = [element("line", x1=on.start, x2=on.end, y1=2, y2=2, class_="axis")]
     for tick, text in zip(ticks, tick_labels(ticks), strict=True):
         x = f"{on(tick):.1f}"
         parts.append(element("line", x1=x, x2=x, y1=2, y2=6, class_="axis"))
         parts.append(element("text", text, x=x, y=19, text_anchor="middle"))
     return _cell((size[0], 24), "axis", parts, hidden=True)
+
+
+def _apart(on: Scale, count: int) -> list[float]:
+    """Return as many ticks as stand apart, at most about ``count``."""
+    choices = [on.ticks(few) for few in range(count, 0, -1)]
+    return next((ticks for ticks in choices if _have_room(ticks, on)), choices[-1][:1])
+
+
+def _have_room(ticks: list[float], on: Scale) -> bool:
+    room = max((len(text) for text in tick_labels(ticks)), default=0) * _LETTER + 4
+    return all(on(b) - on(a) >= room for a, b in pairwise(ticks))
 
 
 def _reach(new: Interval, on: Scale) -> Markup:

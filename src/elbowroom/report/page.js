@@ -47,8 +47,9 @@
     const lines = found.filter((f) => Math.abs(f[1][0] - place[0]) < 6).map((f) => `${f[0]}: ${f[1][3]}`);
     hide();
     const cross = document.createElementNS(svg.namespaceURI, "line");
-    const { height } = svg.viewBox.baseVal;
-    const ends = { x1: place[0], x2: place[0], y1: 14, y2: height - 46, class: "cross" };
+    const area = svg.querySelector("clipPath rect");
+    const [top, tall] = ["y", "height"].map((key) => Number(area.getAttribute(key)));
+    const ends = { x1: place[0], x2: place[0], y1: top, y2: top + tall, class: "cross" };
     for (const key in ends) cross.setAttribute(key, ends[key]);
     svg.append(cross);
     show(`${place[2]}\n${lines.join("\n")}`, event);

@@ -99,7 +99,7 @@ def score_table(comparison: Comparison, language: str, score: Score) -> Table:
         Column(label="seeds"),
         Column(label="mean", decimals=score.decimals),
         *(
-            Column(label=f"minus {reference}", decimals=score.decimals, sign=True)
+            Column(label=f"minus {reference}", decimals=score.decimals + 1, sign=True)
             for reference in comparison.references
         ),
     ]

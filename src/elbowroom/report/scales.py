@@ -88,7 +88,7 @@ def log_ticks(low: float, high: float, count: int = 5) -> list[float]:
 
     Example:
         >>> log_ticks(4, 90)
-        [5.0, 10.0, 20.0, 50.0]
+        [5.0, 10.0, 20.0, 30.0, 50.0]
     """
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     inside: list[float] = []
@@ -109,6 +109,8 @@ def tick_labels(ticks: list[float]) -> list[str]:
         (['0', '0.25', '0.50'], ['5', '10'])
     """
     labels = [short(tick) for tick in ticks]
+    if any("k" in label for label in labels) and max(ticks) < 1e6:
+        return ["0" if t == 0 else typographic(f"{t / 1000:g}k") for t in ticks]
     if any(c in label for label in labels for c in "ekMG"):
         return [typographic(label) for label in labels]
     decimals = max((len(label.partition(".")[2]) for label in labels), default=0)

@@ -107,7 +107,7 @@ def mean_interval(
     Example:
         >>> found = mean_interval([10.6, 11.1, 10.6, 10.5, 10.0])
         >>> round(found.estimate, 2), round(found.low, 2), round(found.high, 2)
-        (10.56, 10.08, 11.04)
+        (10.56, 10.07, 11.05)
         >>> mean_interval([10.6]).low is None
         True
     """
@@ -174,7 +174,7 @@ def prediction_interval(values: Sequence[float], *, level: float = 0.95) -> Inte
     Example:
         >>> found = prediction_interval([10.6, 11.1, 10.6, 10.5, 10.0])
         >>> round(found.low, 2), round(found.high, 2)
-        (9.38, 11.74)
+        (9.37, 11.75)
     """
     x = _values("values", values)
     level = _level(level)
@@ -207,7 +207,8 @@ def wilson_interval(successes: int, trials: int, *, level: float = 0.95) -> Inte
     n = trials + z * z
     centre = (successes + z * z / 2) / n
     reach = z / n * math.sqrt(trials * share * (1 - share) + z * z / 4)
-    low, high = max(0.0, centre - reach), min(1.0, centre + reach)
+    low = 0.0 if successes == 0 else centre - reach  # exactly, whatever the rounding
+    high = 1.0 if successes == trials else centre + reach
     return Interval(estimate=share, low=low, high=high, level=level, n=trials)
 
 
