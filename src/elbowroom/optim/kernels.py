@@ -24,10 +24,11 @@ import triton.language as tl
 def _correction(step, log_beta):  # pragma: no cover
     """Return ``1 - beta^step``; by its series where the difference would lose digits."""
     x = step * log_beta
-    series = x * 0 + 1
+    near = tl.maximum(x, -0.5)
+    series = near * 0 + 1
     for i in tl.static_range(8):
-        series = 1 + series * x / (9 - i)
-    return tl.where(x > -0.5, -x * series, 1 - tl.exp(x))
+        series = 1 + series * near / (9 - i)
+    return tl.where(x > -0.5, -near * series, 1 - tl.exp(x))
 
 
 @triton.jit
