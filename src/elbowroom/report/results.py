@@ -18,6 +18,7 @@ from elbowroom.study.verdict import OUTCOMES
 
 SIGNS = {"better": "▲", "worse": "▼", "undecided": "◆"}
 MOST_NAMED = 4
+SHORT_NAME = 22  # up to here a name stays on one line
 
 
 def headlines(comparison: Comparison) -> list[str]:
@@ -75,7 +76,8 @@ def method_cell(name: str, index: int) -> Markup:
     mark = marker(index, 7, 7, 5)
     attributes = {"class_": "key", "viewBox": "0 0 14 14", "width": 14, "height": 14}
     svg = element("svg", mark, aria_hidden="true", **attributes)
-    return element("span", svg, element("bdi", name), class_="method")
+    words = element("bdi", name, class_="long" if len(name) > SHORT_NAME else None)
+    return element("span", svg, words, class_="method")
 
 
 def _outcomes(comparison: Comparison) -> list[tuple[str, str, list[tuple[str, list[str]]]]]:
