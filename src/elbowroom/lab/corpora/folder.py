@@ -42,7 +42,7 @@ def folder(path: str | Path, errors: Errors = "strict") -> Texts:
         raise FileError(f"{path}: nothing but empty files for {', '.join(bare)}; remove them")
     notes = (f"empty files left out: {', '.join(empty)}",) if empty else ()
     documents_of = {k: tuple(by_language[k]) for k in sorted(by_language)}
-    return Texts(name=f"folder:{path.name}", documents=documents_of, notes=notes)
+    return Texts(name=f"folder:{path.resolve().name}", documents=documents_of, notes=notes)
 
 
 def _files(path: Path) -> list[Path]:
