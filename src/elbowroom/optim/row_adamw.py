@@ -67,8 +67,8 @@ class RowAdamW(SelectiveAdamW):
 
     Differs from PyTorch: with every row touched it equals AdamW to rounding. There is no
     ``amsgrad`` and no ``differentiable``. Moments of parameters in float16 and bfloat16 are kept
-    in that dtype, as in PyTorch, and computed in float32. A step on CUDA needs no
-    synchronisation (by construction; not yet run there).
+    in that dtype, as in PyTorch, and computed in float32. A step on CUDA is one
+    pass where Triton is installed, and waits for nothing.
 
     State of a parameter in ``rows``: AdamW's ``step``, ``exp_avg``, ``exp_avg_sq``; ``row_step``,
     float32 of shape ``param.shape[:-1]``, in place of which loading AdamW's state puts ``step``;
