@@ -232,6 +232,18 @@ def test_a_count_on_the_device_is_read_there(dtype, device):
     assert not torch.equal(results[0], start)
 
 
+@pytest.mark.parametrize("selected", [True, False])
+def test_autograd_notices_that_a_weight_changed(selected, device):
+    weight = Parameter(torch.ones(3, 2, device=device))
+    rates = {"lr": torch.full((3,), 0.1, device=device)}
+    optimizer = RowAdamW([weight], rows=[weight] if selected else [], **rates)
+    loss = weight.square().sum()
+    weight.grad = torch.ones_like(weight)
+    optimizer.step()
+    with pytest.raises(RuntimeError, match="inplace operation"):
+        loss.backward()
+
+
 def test_the_same_bits_twice(device):
     start, grads = (
         torch.randn(30, 70, device=device),

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import increment_version
 
 from elbowroom.optim.numbers import Number
 from elbowroom.optim.rows import Rows, Rule
@@ -93,6 +94,7 @@ def step_rows(rows: Rows, rule: Rule) -> None:
             MAXIMIZE=rule.maximize,
             **tile,
         )
+    increment_version(rows.param)
 
 
 def step_runs(
@@ -138,6 +140,7 @@ def step_runs(
             BLOCK=block,
             num_warps=WARPS,
         )
+    increment_version(param)  # autograd cannot see what a kernel writes
 
 
 def _module() -> types.ModuleType:
