@@ -13,6 +13,7 @@ Writes evidence/population_cpu.json or evidence/speed/population_cuda.json.
 from __future__ import annotations
 
 import argparse
+import itertools
 import statistics
 import time
 from collections.abc import Callable
@@ -152,7 +153,7 @@ def on_cpu(corpus: Corpus, options: argparse.Namespace) -> dict[str, Any]:
     return {"rows": rows, "target_ratio": CPU_TARGET}
 
 
-def mixed(count: int) -> list[RunConfig]:
+def mixed(count: int, precision: str = "tf32") -> list[RunConfig]:
     """Return runs of the paper's model with several losses, as a study would have."""
     kinds: list[tuple[str, dict[str, Any] | None, dict[str, Any]]] = [
         ("ce", None, {}),
@@ -160,35 +161,32 @@ def mixed(count: int) -> list[RunConfig]:
         ("annealed", OURS, {}),
         ("twins", TWINS, {"zero_rows": {"languages": ["lr"]}}),
     ]
-    return [
-        run(
-            kinds[i % 4][0],
-            kinds[i % 4][1],
-            i // 4,
-            training={"precision": "tf32"},
-            **kinds[i % 4][2],
-        )
-        for i in range(count)
-    ]
+    training = {"precision": precision}
+    found = []
+    for i in range(count):
+        name, loss, more = kinds[i % 4]
+        found.append(run(name, loss, i // 4, training=training, **more))
+    return found
 
 
 def on_cuda(corpus: Corpus, options: argparse.Namespace) -> dict[str, Any]:
     """Time steps of populations, and the whole of one with its evaluation."""
     device, rows = torch.device("cuda"), []
-    for count in (1, 8, 86):
+    for precision, count in itertools.product(("bf16", "tf32"), (1, 8, 86)):
+        torch.cuda.reset_peak_memory_stats()
         start = time.perf_counter()
-        population = Population(mixed(count), corpus, device)
+        population = Population(mixed(count, precision), corpus, device)
         population.advance(20)
         torch.cuda.synchronize()
-        ready = time.perf_counter() - start
+        ready = round(time.perf_counter() - start, 2)
         taken = []
         for _ in range(options.rounds):
             start = time.perf_counter()
             population.advance(options.steps)
             torch.cuda.synchronize()
             taken.append((time.perf_counter() - start) / options.steps * 1e3)
-        row: dict[str, Any] = {"runs": count, "ms_a_step": summary(taken), "ready_seconds": ready}
-        row["peak_gib"] = round(torch.cuda.max_memory_allocated() / 2**30, 3)
+        row: dict[str, Any] = {"precision": precision, "runs": count, "ms_a_step": summary(taken)}
+        row |= {"ready_seconds": ready, "peak_gib": torch.cuda.max_memory_allocated() / 2**30}
         rows.append(row)
         print(row, flush=True)
     start = time.perf_counter()

@@ -125,6 +125,10 @@ class Population:
         compiled = self.training.compile
         if compiled or (compiled is None and device.type == "cuda"):
             self._losses = torch.compile(self._losses)  # type: ignore[method-assign]
+            if device.type == "cuda":  # elsewhere its text is cut on the host
+                self._draw = torch.compile(self._draw)  # type: ignore[method-assign]
+                self._scale = torch.compile(self._scale)  # type: ignore[method-assign]
+                self._norms = torch.compile(self._norms)  # type: ignore[method-assign]
 
     # What is made once
 
@@ -183,7 +187,7 @@ class Population:
             "lr": config.lr,
             "betas": config.betas,
             "eps": config.eps,
-            "fused": device.type == "cpu" or None,
+            "fused": True,
             "capturable": device.type == "cuda",
         }
         rows = self._token_matrices()
@@ -231,21 +235,30 @@ class Population:
 
     def _step(self) -> None:
         """Make one step; all in operations on the device."""
-        for param in self.model.parameters():
-            param.grad = None
         progress = self.progress()
-        total = torch.zeros(len(self.runs), device=self.device)
-        parts = self.training.accumulate
+        params = list(self.model.parameters())
+        found: list[list[Tensor]] = []  # losses and gradients of each part
         for part in self._parts():
-            batch = self.batches.draw(self.step, part)
+            ids, target = self._draw(self.step, part)
             for at, objective in self.groups:
-                objective.observe(batch.target[at].flatten(1))
+                objective.observe(target[at].flatten(1))
             with self._precision():
-                losses = self._losses(batch.ids, batch.target, self.step, progress) / parts
-            losses.sum().backward()  # type: ignore[no-untyped-call]
-            total += losses.detach()
-        self._update(total)
+                losses = self._losses(ids, target, self.step, progress)
+            # not backward(): that copies gradients to where it keeps them
+            found.append([losses.detach(), *torch.autograd.grad(losses.sum(), params)])
+        while len(found) > 1:
+            torch._foreach_add_(found[0], found.pop())
+        if self.training.accumulate > 1:
+            torch._foreach_div_(found[0], self.training.accumulate)
+        loss, *grads = found[0]
+        for param, grad in zip(params, grads, strict=True):
+            param.grad = grad
+        self._update(loss, grads)
         self.step += 1
+
+    def _draw(self, step: Tensor, part: slice) -> tuple[Tensor, Tensor]:
+        batch = self.batches.draw(step, part)
+        return batch.ids, batch.target
 
     def _parts(self) -> Iterator[slice]:
         size = self.training.batch // self.world // self.training.accumulate
@@ -279,15 +292,11 @@ class Population:
         return torch.cat(found) if len(found) > 1 else found[0]
 
     @torch.no_grad()
-    def _update(self, loss: Float[Tensor, " R"]) -> None:
+    def _update(self, loss: Float[Tensor, " R"], grads: list[Tensor]) -> None:
         """Clip, let runs that are not finite stand still, and move the others."""
-        params = [param for param in self.model.parameters() if param.grad is not None]
-        grads = [param.grad for param in params if param.grad is not None]
         if self.world > 1:
-            loss = _average([loss, *grads], self.world)[0]
-        norm = torch.stack([torch.linalg.vector_norm(g.flatten(1), dim=1) for g in grads]).norm(
-            dim=0
-        )
+            _average([loss, *grads], self.world)
+        norm = self._norms(grads)
         self.grad_norm.copy_(norm)
         alive = self.alive & loss.isfinite() & norm.isfinite()
         self.died_at.copy_(torch.where(self.alive & ~alive, self.step, self.died_at))
@@ -295,19 +304,21 @@ class Population:
         self.loss_sum += torch.where(alive, loss, torch.nan).double()
         clip = self.runs[0].optimizer.clip
         scale = (clip / (norm + 1e-6)).clamp(max=1.0) if clip else torch.ones_like(norm)
-        self._scale(grads, alive, scale)
+        if self.device.type != "cpu" or not bool((alive & (scale == 1)).all()):
+            self._scale(grads, alive, scale)
         self._set_rate(alive)
         self.optimizer.step()
 
+    def _norms(self, grads: list[Tensor]) -> Float[Tensor, " R"]:
+        """Return the norm of each run's gradient."""
+        squares = [grad.flatten(1).square().sum(1) for grad in grads]
+        return torch.stack(squares).sum(0).sqrt()
+
     def _scale(self, grads: list[Tensor], alive: Tensor, scale: Tensor) -> None:
-        on_host = self.device.type == "cpu"
-        if on_host and bool(alive.all()) and bool((scale == 1).all()):
-            return
+        """Multiply the gradients of each run; those of a run that stands still become 0."""
         for grad in grads:
             shape = (-1, *[1] * (grad.ndim - 1))
-            grad.mul_(scale.view(shape))
-            if not on_host or not bool(alive.all()):
-                grad.copy_(torch.where(alive.view(shape), grad, 0.0))
+            grad.copy_(torch.where(alive.view(shape), grad * scale.view(shape), 0.0))
 
     def _set_rate(self, alive: Tensor) -> None:
         """Set the learning rate; 0 for runs that stand still."""
