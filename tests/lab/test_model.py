@@ -11,7 +11,8 @@ import torch
 import torch.nn.functional as F
 
 from elbowroom.errors import ArgumentTypeError, ArgumentValueError
-from elbowroom.lab.model import GPT, ModelConfig
+from elbowroom.lab.model import GPT, ModelConfig, layers, products
+from elbowroom.lab.model.products import product
 from elbowroom.lab.random import normal, stream
 from tests.lab.reference import Reference, theirs
 
@@ -254,3 +255,54 @@ def test_compiled():
     command += ["--noconftest", "tests/lab/compiled.py"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def product_and_gradients(runs, dtype=torch.float32, onto=False):
+    torch.manual_seed(0)
+    x, w, y = torch.randn(runs, 30, 7), torch.randn(runs, 7, 11), torch.randn(runs, 30, 11)
+    given = [t.to(dtype).requires_grad_() for t in (x, w, y)][: 3 if onto else 2]
+    out = product(*given)
+    return out, *torch.autograd.grad(out.sin().sum(), given)
+
+
+@pytest.mark.parametrize("onto", [False, True])
+@pytest.mark.parametrize("runs", [1, 3])
+@pytest.mark.parametrize("has_onednn", [False, products.HAS_ONEDNN])
+def test_products_by_either_routine(monkeypatch, has_onednn, runs, onto):
+    monkeypatch.setattr(products, "HAS_ONEDNN", has_onednn)
+    result = product_and_gradients(runs, onto=onto)
+    exact = product_and_gradients(runs, torch.float64, onto)
+    torch.testing.assert_close(result, exact, check_dtype=False, rtol=1e-4, atol=1e-5)
+    again = product_and_gradients(runs, onto=onto)
+    assert all(map(torch.equal, result, again))
+
+
+def test_only_gradients_that_are_asked_for():
+    x, w = torch.randn(1, 4, 3), torch.randn(1, 3, 2)
+    for a, b in ((x.clone().requires_grad_(), w), (x, w.clone().requires_grad_())):
+        product(a, b).sum().backward()
+        assert (a.grad is None) == (a is x)
+        assert (b.grad is None) == (b is w)
+    assert not product(x, w).requires_grad
+
+
+def test_products_leave_the_routine_where_it_does_not_fit(monkeypatch):
+    x = torch.randn(1, 4, 3)
+    assert products._takes_onednn(x) == products.HAS_ONEDNN
+    assert not products._takes_onednn(x.double())
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert not products._takes_onednn(x)
+    monkeypatch.setattr(torch.backends.mkldnn, "enabled", False)
+    assert not products._takes_onednn(x)
+
+
+@pytest.mark.parametrize("length", [5, 6])
+def test_attention_by_either_way(monkeypatch, length):
+    model = small(position="rotary")
+    ids = torch.randint(11, (3, 2, length))
+    short = losses(model, ids)
+    monkeypatch.setattr(layers, "SHORT", 0)
+    fused = losses(model, ids)
+    torch.testing.assert_close(
+        (short, grads(short.sum(), model)), (fused, grads(fused.sum(), model))
+    )

@@ -6,15 +6,19 @@ the order in which products and both their gradients need no transposed copy.
 
 from __future__ import annotations
 
+import math
+
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from elbowroom.lab.model.config import ModelConfig
+from elbowroom.lab.model.products import product
 
 EPS = 1e-5  # of both norms: PyTorch's default for LayerNorm, as in the paper
 ROTARY_BASE = 10_000.0
+SHORT = 128  # tokens; see `_is_short`
 
 
 class Linear(nn.Module):
@@ -29,16 +33,10 @@ class Linear(nn.Module):
         self, x: Float[Tensor, "R N I"], onto: Float[Tensor, "R N O"] | None = None
     ) -> Float[Tensor, "R N O"]:
         """Return ``x @ weight + bias``, added to ``onto`` where that is given."""
-        bias = None if self.bias is None else self.bias[:, None]
-        if onto is None:
-            return _product(x, self.weight, bias)
-        if torch.is_autocast_enabled(x.device.type):  # the residual stream keeps its precision
-            return onto + _product(x, self.weight, bias)
-        return _product(x, self.weight, onto if bias is None else onto + bias)
-
-
-def _product(x: Tensor, weight: Tensor, onto: Tensor | None) -> Tensor:
-    return torch.bmm(x, weight) if onto is None else torch.baddbmm(onto, x, weight)
+        if self.bias is None:
+            return product(x, self.weight, onto)
+        bias = self.bias[:, None]
+        return product(x, self.weight, bias if onto is None else onto + bias)
 
 
 class Norm(nn.Module):
@@ -54,7 +52,8 @@ class Norm(nn.Module):
     def forward(self, x: Float[Tensor, "R N D"]) -> Float[Tensor, "R N D"]:
         """Return ``x``, each token's vector normalised, times the gain, plus the bias."""
         if self.weight.shape[0] == 1:  # one pass instead of two
-            return self._normalise(x, self.weight[0], None if self.bias is None else self.bias[0])
+            bias = None if self.bias is None else self.bias.squeeze(0)
+            return self._normalise(x, self.weight.squeeze(0), bias)
         y = self._normalise(x, None, None)
         weight = self.weight[:, None]
         return y * weight if self.bias is None else torch.addcmul(self.bias[:, None], y, weight)
@@ -104,15 +103,30 @@ class Attention(nn.Module):
     ) -> Float[Tensor, "R N D"]:
         """Attend within each ``length`` tokens of ``x``, and add the result to ``onto``."""
         qkv = self.qkv(x).view(-1, length, 3, self.heads, x.shape[-1] // self.heads)
-        if self.rotary is None:
-            q, k, v = qkv.unbind(2)
-        else:
-            both, v = self.rotary(qkv[:, :, :2]), qkv[:, :, 2]
-            q, k = both.unbind(2)
-        q, k, v = (part.transpose(1, 2) for part in (q, k, v))
-        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        if self.rotary is not None:
+            qkv = torch.cat((self.rotary(qkv[:, :, :2]), qkv[:, :, 2:]), 2)
+        y = _attend_short(qkv) if _is_short(qkv) else _attend(qkv)
         out: Tensor = self.out(y.transpose(1, 2).reshape(x.shape), onto)
         return out
+
+
+def _is_short(qkv: Tensor) -> bool:
+    """Tell where plain products beat PyTorch's fused attention, which uses a CPU's cores badly."""
+    return qkv.device.type == "cpu" and qkv.shape[1] <= SHORT
+
+
+def _attend(qkv: Float[Tensor, "B T three H d"]) -> Float[Tensor, "B H T d"]:
+    q, k, v = qkv.transpose(1, 3).unbind(2)
+    return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+
+def _attend_short(qkv: Float[Tensor, "B T three H d"]) -> Float[Tensor, "B H T d"]:
+    """Return the same from weights ``[B, H, T, T]`` that exist in full."""
+    batch, length, _, heads, size = qkv.shape
+    q, k, v = qkv.permute(2, 0, 3, 1, 4).reshape(3, -1, length, size).unbind(0)
+    future = qkv.new_full((length, length), -math.inf).triu_(1)
+    weight = torch.baddbmm(future, q, k.mT, alpha=size**-0.5).softmax(-1)
+    return torch.bmm(weight, v).view(batch, heads, length, size)
 
 
 class MLP(nn.Module):
