@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help install test check bench test-gpu clean
+.PHONY: help install compare test check bench test-gpu clean
 
 help:  ## show this
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -20,6 +20,9 @@ $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $@
+
+compare: $(STAMP)  ## the main job: cross-entropy and ours side by side; ARGS="texts/ --seeds 6"
+	$(BIN)/elbowroom compare --resume $(ARGS)
 
 test: $(STAMP)  ## run the tests with coverage; ARGS="-k margin" chooses some
 	$(BIN)/python -m pytest -q -n 2 --cov --cov-report=term $(ARGS)

@@ -17,6 +17,10 @@ from typing import Any
 from elbowroom.errors import ElbowroomError
 
 COMMANDS = {  # each a module of this package, loaded when it is called
+    "compare": "cross-entropy and ours side by side on your texts, with a report",
+    "train": "train the runs that a configuration describes",
+    "evaluate": "evaluate trained runs, language by language",
+    "sample": "let a trained run write",
     "margin": "how wide the margin should be: in closed form, or effective for a model",
 }
 
@@ -33,7 +37,9 @@ options:
   --version    show versions
   --debug      show where an error comes from; may stand anywhere
 
-example:
+examples:
+  elbowroom compare
+  elbowroom compare texts/ --seeds 4
   elbowroom margin closed --vocab-size 50257 --top-p 0.999
 """
 
@@ -105,17 +111,56 @@ def _parse(module: ModuleType, prog: str, arguments: list[str]) -> Any:
     complaint = io.StringIO()
     try:
         with contextlib.redirect_stderr(complaint):
-            return tyro.cli(
+            command, rest = tyro.cli(
                 module.Command,
                 prog=prog,
                 description=module.__doc__,
                 args=arguments,
                 config=config,
+                return_unknown_args=True,
             )
     except SystemExit as stop:
         if not stop.code:  # help was asked for, and printed
             return _Done()
         raise UsageError(_unbox(complaint.getvalue(), prog)) from None
+    if hasattr(command, "fields"):  # a command that takes the fields of a configuration
+        command.fields = fields(rest)
+    elif rest:
+        raise UsageError(f"no option {rest[0]!r}; see {prog} --help")
+    return command
+
+
+def fields(words: Sequence[str]) -> dict[str, Any]:
+    """Return ``--training.steps 100 --model.tied=false`` as nested mappings of values.
+
+    Values are read as in a YAML file: numbers, true and false, lists in brackets, words.
+
+    Example:
+        >>> fields(["--training.steps", "100", "--model.tied=false", "--loss.margin=.inf"])
+        {'training': {'steps': 100}, 'model': {'tied': False}, 'loss': {'margin': inf}}
+    """
+    import yaml
+
+    found: dict[str, Any] = {}
+    left = list(words)
+    while left:
+        word = left.pop(0)
+        if not word.startswith("--") or len(word) < 3:
+            raise UsageError(f"unexpected {word!r}; fields are written --training.steps 100")
+        name, equals, text = word[2:].partition("=")
+        if not equals:
+            if not left:
+                raise UsageError(f"--{name}: expected a value after it")
+            text = left.pop(0)
+        *path, last = name.replace("-", "_").split(".")
+        place = found
+        for part in path:
+            place = place.setdefault(part, {})
+        try:
+            place[last] = yaml.safe_load(text)
+        except yaml.YAMLError:
+            place[last] = text
+    return found
 
 
 class _Done:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -71,12 +72,27 @@ class Output:
             write_json(self.output, document)
         if self.json:
             print(json.dumps(document, indent=2, ensure_ascii=False))
-        elif sys.stdout.isatty():
-            _table(rows)
         else:
-            for row in rows[1:]:
-                named = zip(rows[0], row, strict=True)
-                print("  ".join(f"{name}: {value}" for name, value in named))
+            present(rows)
+
+
+def present(rows: Sequence[Sequence[str]], brief: Sequence[str] = ()) -> None:
+    """Print rows, the first of which is the heading: as a table on a terminal, else as lines.
+
+    Args:
+        rows: what to print.
+        brief: the columns to keep where all of them are too wide for the terminal.
+    """
+    if not sys.stdout.isatty():
+        for row in rows[1:]:
+            named = zip(rows[0], row, strict=True)
+            print("  ".join(f"{name}: {' '.join(value.split())}" for name, value in named))
+        return
+    widths = [max(len(line) for row in rows for line in [row[i]]) for i in range(len(rows[0]))]
+    if brief and sum(widths) + 2 * len(widths) > shutil.get_terminal_size().columns:
+        kept = [i for i, name in enumerate(rows[0]) if name in brief]
+        rows = [[row[i] for i in kept] for row in rows]
+    _table(rows)
 
 
 def _table(rows: Sequence[Sequence[str]]) -> None:

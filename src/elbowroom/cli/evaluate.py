@@ -1,0 +1,91 @@
+"""Evaluate trained runs on held-out text, language by language.
+
+RUN is a run's folder, or one with several. The text is the run's own; --windows and --temperatures
+say how thoroughly.
+
+For example:
+
+elbowroom evaluate runs/compare
+
+elbowroom evaluate runs/train/run-i0-d0 --windows 200 --json
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import tyro
+
+from elbowroom.cli.show import Integer, Output, progress
+from elbowroom.cli.train import Device, load_corpus
+from elbowroom.lab.config import RunConfig
+from elbowroom.lab.evaluation import EvaluationConfig, Judge
+from elbowroom.lab.folder import RunFolder, run_folders
+from elbowroom.lab.model import GPT
+from elbowroom.lab.tokens import Corpus
+
+COLUMNS = ("ppl", "fitted_ppl", "accuracy", "recall@5", "mrr", "bits_per_byte", "isotropy_signfree")
+
+
+@dataclass(kw_only=True)
+class Command(Output, Device):
+    """The command's arguments."""
+
+    run_folder: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
+    """The folder of a run, or of several."""
+    windows: Integer = None
+    """Windows a language; all of the held-out text if left out."""
+    temperatures: int = 200
+    """Temperatures of the sweep, from 2 / N to 2."""
+    offline: bool = False
+    """Download nothing."""
+
+    def run(self) -> None:
+        """Evaluate and show."""
+        self.begin()
+        device = self.place()
+        settings = EvaluationConfig(windows=self.windows, temperatures=self.temperatures)
+        found: dict[str, Any] = {}
+        rows = [["run", "language", *COLUMNS]]
+        for folder in run_folders(self.run_folder):
+            config = folder.config()
+            corpus = load_corpus([config], offline=self.offline)
+            record = judged(folder, config, corpus, settings, device)
+            found[folder.path.name] = record
+            for language, scores in record["languages"].items():
+                cells = [f"{scores[k]:.4f}" if scores.get(k) is not None else "" for k in COLUMNS]
+                rows.append([folder.path.name, language, *cells])
+        words = ["elbowroom", "evaluate", str(self.run_folder)]
+        self.deliver({"runs": found}, rows, command=words)
+
+
+def judged(
+    folder: RunFolder,
+    config: RunConfig,
+    corpus: Corpus,
+    settings: EvaluationConfig,
+    device: torch.device,
+) -> dict[str, Any]:
+    """Return the record of one run's evaluation.
+
+    Args:
+        folder: of the run.
+        config: of the run.
+        corpus: its texts.
+        settings: how thoroughly.
+        device: where.
+    """
+    model = load_model(folder, config, corpus).to(device)
+    judge = Judge(corpus, model, [config.loss.logit_scale], replace(settings, bins=0))
+    with progress(folder.path.name) as on_block:
+        return judge.full(on_block)[0]
+
+
+def load_model(folder: RunFolder, config: RunConfig, corpus: Corpus) -> GPT:
+    """Return a run's model with its trained weights."""
+    model = GPT(replace(config.model, vocab_size=corpus.vocab_size), [config.init_seed])
+    model.load_run_state(0, folder.load_model()[0])
+    return model
