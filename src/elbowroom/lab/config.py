@@ -7,168 +7,19 @@ a common base, named changes to it, and seeds.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, is_dataclass, replace
 from typing import Any, Literal
 
 from elbowroom import checks
-from elbowroom.errors import ArgumentValueError
+from elbowroom.errors import ArgumentTypeError, ArgumentValueError
 from elbowroom.lab.evaluation import EvaluationConfig
+from elbowroom.lab.loss_config import LossConfig, Rows
 from elbowroom.lab.model import ModelConfig
 from elbowroom.lab.strict import from_plain, to_plain
 
-LossName = Literal[
-    "thresholded",
-    "acsl",
-    "adversarial",
-    "agg",
-    "class_balanced",
-    "contrastive_weight_tying",
-    "entmax15",
-    "equalization",
-    "focal",
-    "ldam",
-    "logit_adjusted",
-    "mile",
-    "sampled_softmax",
-    "seesaw",
-    "sparsemax",
-]
-VariantName = Literal["none", "softminus", "detached_below", "decoupled", "leaky", "rare_only"]
 Precision = Literal["float32", "tf32", "bf16"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Rows:
-    """Which rows of the vocabulary are meant, by at most one criterion; none by default.
-
-    Frequencies are those that the run's own sampling makes.
-    """
-
-    languages: tuple[str, ...] = ()
-    """All tokens of these languages."""
-    language_share: float | None = None
-    """All tokens of the languages that make up less than this share."""
-    at_most: float | None = None
-    """Tokens that occur at most so often in the training text."""
-    share: float | None = None
-    """The rarest tokens that together make up at most this share."""
-    quantile: float | None = None
-    """The rarest tokens: this share of the vocabulary."""
-
-    def __post_init__(self) -> None:
-        given = [name for name, value in self.criteria().items() if value is not None]
-        if len(given) > 1:
-            raise ArgumentValueError("rows", "at most one criterion", " and ".join(given))
-
-    def criteria(self) -> dict[str, Any]:
-        """Return all criteria; None where not given."""
-        return {
-            "languages": self.languages or None,
-            "language_share": self.language_share,
-            "at_most": self.at_most,
-            "share": self.share,
-            "quantile": self.quantile,
-        }
-
-    def __bool__(self) -> bool:
-        return any(value is not None for value in self.criteria().values())
-
-
-@dataclass(frozen=True, kw_only=True)
-class MarginConfig:
-    """The margin: fixed at ``start``, or moving to an end. In YAML also just a number."""
-
-    start: float = float("inf")
-    """The margin (alpha, if ``norms`` is given) at the start; infinite is cross-entropy."""
-    end: float | None = None
-    """What it moves to."""
-    end_top_p: float | None = None
-    """Instead of ``end``: ``top_p(vocab_size, end_top_p)``, such as 0.999."""
-    shape: Literal["linear", "geometric"] = "linear"
-    """How it moves."""
-    hold: float = 0.0
-    """Share of training until which ``start`` holds."""
-    release: float = 1.0
-    """Share of training from which the end holds."""
-    norms: Literal["both", "target", "hidden"] | None = None
-    """Margins in proportion to these norms."""
-
-    def __post_init__(self) -> None:
-        checks.number("margin.start", self.start, at_least=0.0, finite=False)
-        if self.end is not None and self.end_top_p is not None:
-            raise ArgumentValueError("margin", "either end or end_top_p", "both")
-        if self.moves and self.start == float("inf"):
-            raise ArgumentValueError(
-                "margin.start", "a finite number where the margin moves", "inf"
-            )
-
-    @property
-    def moves(self) -> bool:
-        """Whether the margin changes in training."""
-        return self.end is not None or self.end_top_p is not None
-
-    @classmethod
-    def shorthand(cls, value: object) -> MarginConfig:
-        """Return the fixed margin that a bare number means."""
-        return from_plain(cls, {"start": value}, "margin")
-
-
-@dataclass(frozen=True, kw_only=True)
-class VariantConfig:
-    """One of `elbowroom.variants`. In YAML also just its name."""
-
-    name: VariantName = "none"
-    c: float = 1.0
-    """Of softminus: the width of the fade."""
-    detach_threshold: bool = False
-    """Of softminus: treat the threshold as a constant."""
-    weight: float = 0.1
-    """Of leaky: the share of ordinary cross-entropy."""
-    rows: Rows = Rows()
-    """Of rare_only: which rows the threshold may mask."""
-
-    @classmethod
-    def shorthand(cls, value: object) -> VariantConfig:
-        """Return the variant that a bare name means."""
-        return from_plain(cls, {"name": value}, "variant")
-
-
-@dataclass(frozen=True, kw_only=True)
-class LossConfig:
-    """The loss: ours, or a rival's."""
-
-    name: LossName = "thresholded"
-    margin: MarginConfig = MarginConfig()
-    variant: VariantConfig = VariantConfig()
-    protect: Rows = Rows()
-    """Equalization: these rows are negatives only where the target is one of them."""
-    protect_until: float = 1.0
-    """Share of training at which equalization ends."""
-    logit_scale: float = 1.0
-    """Multiplies the logits in training (the paper's T); and in evaluation, unless that says."""
-    label_smoothing: float = 0.0
-    z_loss: float = 0.0
-    options: dict[str, float | bool | str] = field(default_factory=dict)
-    """A rival's own parameters."""
-    count_steps: int | None = None
-    """Of rivals that count tokens: over so many steps; None for the whole text's counts."""
-    penalty: Literal["none", "cosreg", "laplacian", "centering"] = "none"
-    """A penalty on the head's matrix that is added."""
-    penalty_weight: float = 1.0
-
-    def __post_init__(self) -> None:
-        checks.number("loss.protect_until", self.protect_until, at_least=0.0, at_most=1.0)
-        checks.number("loss.logit_scale", self.logit_scale, above=0.0)
-        if self.name == "thresholded":
-            if self.options or self.count_steps is not None:
-                expected = "none for the thresholded loss"
-                raise ArgumentValueError("loss.options", expected, self.options or "count_steps")
-            return
-        ours = LossConfig()
-        for name in ("margin", "variant", "protect", "label_smoothing", "z_loss"):
-            if getattr(self, name) != getattr(ours, name):
-                fix = "leave it out, or use the thresholded loss"
-                raise ArgumentValueError(f"loss.{name}", f"none for {self.name}", "one", fix)
+_LARGEST_RATE = 1e30  # a step of it leaves float32 weights finite
+_SEEDS = range(-(2**63), 2**63)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -193,6 +44,19 @@ class OptimizerConfig:
     center: bool = False
     """Subtract the mean row of the head after each step (output centering)."""
 
+    def __post_init__(self) -> None:
+        checks.number("lr", self.lr, at_least=0.0, at_most=_LARGEST_RATE)
+        if self.schedule != "constant":
+            fix = "lower it too, or choose the schedule constant"
+            checks.number("min_lr", self.min_lr, at_least=0.0, at_most=self.lr, fix=fix)
+        checks.integer("warmup", self.warmup, at_least=0)
+        checks.number("decay", self.decay, at_least=0.0, at_most=1.0)
+        for beta in self.betas:
+            checks.number("betas", beta, at_least=0.0, below=1.0)
+        checks.number("eps", self.eps, above=0.0)
+        checks.number("weight_decay", self.weight_decay, at_least=0.0)
+        checks.number("clip", self.clip, at_least=0.0)
+
 
 @dataclass(frozen=True, kw_only=True)
 class DataConfig:
@@ -213,6 +77,16 @@ class DataConfig:
     """Of UniMax: how often a text may be seen at most."""
     shares: tuple[float, ...] = ()
     """Of fixed sampling: a share a language."""
+
+    def __post_init__(self) -> None:
+        checks.integer("vocab_size", self.vocab_size, at_least=1)
+        checks.number("validation", self.validation, above=0.0, below=1.0)
+        checks.number("tau", self.tau, above=0.0, finite=False)
+        checks.number("epochs", self.epochs, above=0.0)
+        for share in self.shares:
+            checks.number("shares", share, at_least=0.0)
+        if self.sampling == "fixed" and not any(self.shares):
+            raise ArgumentValueError("shares", "a share a language, for fixed sampling", "none")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -237,13 +111,13 @@ class TrainingConfig:
 
     def __post_init__(self) -> None:
         for name in ("steps", "batch", "accumulate", "log_every", "eval_every", "eval_windows"):
-            checks.integer(f"training.{name}", getattr(self, name), at_least=1)
+            checks.integer(name, getattr(self, name), at_least=1)
         if self.checkpoint_every is not None:
-            checks.integer("training.checkpoint_every", self.checkpoint_every, at_least=1)
-        checks.number("training.checkpoint_minutes", self.checkpoint_minutes, above=0.0)
+            checks.integer("checkpoint_every", self.checkpoint_every, at_least=1)
+        checks.number("checkpoint_minutes", self.checkpoint_minutes, above=0.0)
         if self.batch % self.accumulate:
             expected = f"a divisor of the batch ({self.batch})"
-            raise ArgumentValueError("training.accumulate", expected, self.accumulate)
+            raise ArgumentValueError("accumulate", expected, self.accumulate)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -257,9 +131,9 @@ class RunConfig:
     """Decides the order of data."""
     data: DataConfig = DataConfig()
     model: ModelConfig = field(default_factory=ModelConfig)
-    zero_rows: Rows = Rows()
+    zero_rows: Rows = field(default_factory=Rows)
     """Rows of embedding and head that start at zero."""
-    loss: LossConfig = LossConfig()
+    loss: LossConfig = field(default_factory=LossConfig)
     optimizer: OptimizerConfig = OptimizerConfig()
     training: TrainingConfig = TrainingConfig()
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
@@ -267,6 +141,9 @@ class RunConfig:
     def __post_init__(self) -> None:
         if not self.name or not all(c.isalnum() or c in "-_.+" for c in self.name):
             raise ArgumentValueError("name", "letters, digits, '-', '_', '.' and '+'", self.name)
+        for name in ("init_seed", "data_seed"):
+            if checks.integer(name, getattr(self, name)) not in _SEEDS:
+                raise ArgumentValueError(name, "an integer of 64 bits", getattr(self, name))
 
     @property
     def folder(self) -> str:
@@ -287,7 +164,7 @@ def plan(values: Mapping[str, Any]) -> list[RunConfig]:
     """Return all runs of a plan, or the one of a plain configuration.
 
     A plan has the keys ``base`` (a configuration), ``runs`` (a list of changes to it, each with a
-    ``name``) and ``seeds`` (their number, or a list of them)::
+    ``name``) and ``seeds`` (their number, or a list of them; without it runs keep their own)::
 
         seeds: 10
         base: {training: {steps: 8000}}
@@ -307,13 +184,38 @@ def plan(values: Mapping[str, Any]) -> list[RunConfig]:
     if unknown:
         expected = "base, runs and seeds in a plan"
         raise ArgumentValueError(sorted(unknown)[0], expected, "another key", "put it into base")
-    base = values.get("base") or {}
-    runs = [run_config(merge(base, run)) for run in values.get("runs") or [{}]]
-    seeds = values.get("seeds", 1)
-    numbers = list(range(seeds)) if isinstance(seeds, int) else list(seeds)
-    out = [run.with_seed(checks.integer("seeds", seed)) for run in runs for seed in numbers]
+    base = _mapping("base", values.get("base") or {})
+    out = [run_config(merge(base, change)) for change in _changes(values.get("runs"))]
+    if values.get("seeds") is not None:
+        seeds = _seeds(values["seeds"])
+        if any(run.init_seed or run.data_seed for run in out):
+            fix = "leave out seeds, or init_seed and data_seed"
+            raise ArgumentValueError("seeds", "runs without seeds of their own", "some", fix)
+        out = [run.with_seed(seed) for run in out for seed in seeds]
     names_differ(out)
     return out
+
+
+def _mapping(name: str, value: object) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise ArgumentTypeError(name, "a mapping of settings", checks.describe(value))
+    return value
+
+
+def _changes(runs: object) -> list[Mapping[str, Any]]:
+    """Return the changes that make a plan's runs; without any, one run without changes."""
+    if runs is None:
+        return [{}]
+    if not isinstance(runs, (list, tuple)) or not runs:
+        raise ArgumentTypeError("runs", "a list of runs", checks.describe(runs))
+    return [_mapping(f"runs[{i}]", run) for i, run in enumerate(runs)]
+
+
+def _seeds(seeds: object) -> list[int]:
+    """Return the seeds that are listed, or the first so many."""
+    if isinstance(seeds, (list, tuple)) and seeds:
+        return [checks.integer("seeds", seed) for seed in seeds]
+    return list(range(checks.integer("seeds", seeds, at_least=1, fix="or a list of seeds")))
 
 
 def names_differ(runs: Sequence[RunConfig]) -> None:
@@ -330,6 +232,7 @@ def merge(base: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str, Any]:
     out = dict(base)
     for key, value in change.items():
         old = out.get(key)
+        old = to_plain(old) if is_dataclass(old) else old
         both = isinstance(old, Mapping) and isinstance(value, Mapping)
         out[key] = merge(old, value) if both else value  # type: ignore[arg-type]
     return out

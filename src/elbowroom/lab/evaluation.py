@@ -41,9 +41,9 @@ class EvaluationConfig:
 
     def __post_init__(self) -> None:
         if self.windows is not None:
-            checks.integer("evaluation.windows", self.windows, at_least=2)
-        checks.integer("evaluation.temperatures", self.temperatures, at_least=2)
-        checks.integer("evaluation.bins", self.bins, at_least=0)
+            checks.integer("windows", self.windows, at_least=2)
+        checks.integer("temperatures", self.temperatures, at_least=2)
+        checks.integer("bins", self.bins, at_least=0)
 
     def sweep(self) -> list[float]:
         """Return the temperatures, 1 among them."""

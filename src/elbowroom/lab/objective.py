@@ -5,9 +5,8 @@ Runs whose losses differ in numbers only share one call, ``[G, ...]``; see `key`
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import torch
@@ -16,7 +15,10 @@ from torch import Tensor
 
 from elbowroom import margins, rivals
 from elbowroom.counts import TokenCounts
-from elbowroom.lab.config import LossConfig, MarginConfig, Rows, RunConfig
+from elbowroom.errors import ArgumentValueError
+from elbowroom.lab.config import RunConfig
+from elbowroom.lab.loss_config import LossConfig, MarginConfig, Rows
+from elbowroom.lab.rival_options import bind
 from elbowroom.losses import linear_thresholded_cross_entropy, variants
 from elbowroom.margins import Margin
 
@@ -34,9 +36,10 @@ def key(run: RunConfig) -> tuple[object, ...]:
         margin.release,
         margin.norms,
     )
-    numbers = replace(loss, margin=MarginConfig(), protect=Rows(), protect_until=1.0, options={})
+    own = ("margin", "protect", "protect_until", "options")  # may differ, or compared below
+    rest = {f.name: getattr(loss, f.name) for f in fields(loss) if f.name not in own}
     options = tuple(sorted(loss.options.items()))
-    return repr(numbers), bool(loss.protect), structure, options
+    return repr(rest), bool(loss.protect), structure, options
 
 
 def margin_of(configs: Sequence[MarginConfig], vocab_size: int, device: torch.device) -> Margin:
@@ -83,8 +86,6 @@ def rows_mask(rows: Rows, counts: TokenCounts, groups: Tensor, languages: Sequen
         return torch.zeros(counts.vocab_size, dtype=torch.bool)
     ((name, value),) = given.items()
     if name == "languages":
-        from elbowroom.errors import ArgumentValueError
-
         for language in value:
             if language not in languages:
                 expected = f"languages of the texts ({', '.join(languages)})"
@@ -142,7 +143,9 @@ class Objective:
             self._variant = variants.RareOnly(self._variant.rows.to(device))
         self._seed = torch.tensor([run.data_seed for run in runs], device=device)
         self.counts = self._counts(facts, vocab_size, len(runs), device)
-        self._rival = self._bind() if config.name != "thresholded" else None
+        self._rival = None
+        if config.name != "thresholded":
+            self._rival = bind(config.name, config.options, self.counts, self._seed)
 
     def _counts(
         self, facts: Facts, vocab_size: int, runs: int, device: torch.device
@@ -152,23 +155,6 @@ class Objective:
             return TokenCounts.running(vocab_size, steps=steps, runs=runs, device=device)
         fixed = torch.stack([counts.values() for counts in facts.counts])
         return TokenCounts(fixed.to(device))
-
-    def _bind(self) -> Callable[..., Tensor]:
-        """Return the rival with its own parameters."""
-        loss: Callable[..., Tensor] = getattr(rivals, self.config.name)
-        taken = inspect.signature(loss).parameters
-        given: dict[str, Any] = dict(self.config.options)
-        if "counts" in taken:
-            given["counts"] = self.counts
-        if "seed" in taken:
-            given["seed"] = self._seed
-        steps = "step" in taken
-
-        def call(*arguments: Tensor, step: Tensor, **options: Any) -> Tensor:
-            more = {"step": step} if steps else {}
-            return loss(*arguments, **given, **more, **options)
-
-        return call
 
     def observe(self, target: Int[Tensor, "G N"]) -> None:
         """Count a step's targets, where the loss counts while training runs."""

@@ -16,6 +16,8 @@ import yaml
 from elbowroom.errors import ArgumentTypeError, ArgumentValueError, FileError
 
 T = TypeVar("T")
+_MERGE = "tag:yaml.org,2002:merge"
+_WORDS = {float: "a number", int: "an integer", bool: "true or false", str: "text"}
 
 
 class _Loader(yaml.SafeLoader):
@@ -23,7 +25,8 @@ class _Loader(yaml.SafeLoader):
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         """Return a mapping whose keys are all different."""
-        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
+        own = [key for key, _ in node.value if key.tag != _MERGE]  # "<<" puts in what it may hide
+        keys = [self.construct_object(key, deep=True) for key in own]
         for key in keys:
             if keys.count(key) > 1:
                 raise yaml.constructor.ConstructorError(
@@ -48,7 +51,7 @@ def read_yaml(path: str | Path) -> dict[str, Any]:
         raise FileError(f"{path}: expected UTF-8 text, got another encoding ({error})") from error
     try:
         found = yaml.load(text, Loader=_Loader)
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # such as the date 2024-99-99
         raise FileError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from error
     if not isinstance(found, dict):
         raise FileError(f"{path}: expected a mapping of settings, got {_kind(found)}")
@@ -63,7 +66,8 @@ def write_yaml(values: Mapping[str, Any]) -> str:
 def from_plain(cls: type[T], values: object, where: str = "") -> T:
     """Make a dataclass of a mapping, checking names and types; nested ones likewise.
 
-    A dataclass may offer a class method ``shorthand(value)`` for values that are no mapping.
+    A dataclass may offer a class method ``shorthand(value, where)`` for values that are no mapping.
+    What it checks itself, when it is made, is named from the top: ``loss.margin.start``.
 
     Args:
         cls: a dataclass.
@@ -84,7 +88,7 @@ def from_plain(cls: type[T], values: object, where: str = "") -> T:
     if not isinstance(values, Mapping):
         short = getattr(cls, "shorthand", None)
         if short is not None:
-            return short(values)  # type: ignore[no-any-return]
+            return short(values, where)  # type: ignore[no-any-return]
         raise ArgumentTypeError(where or "settings", "a mapping", _kind(values))
     known = typing.get_type_hints(cls)
     names = [field.name for field in fields(cls)]  # type: ignore[arg-type]
@@ -93,9 +97,14 @@ def from_plain(cls: type[T], values: object, where: str = "") -> T:
             near = difflib.get_close_matches(str(key), names, 1)
             fix = f"did you mean {near[0]!r}?" if near else ""
             raise ArgumentValueError(_join(where, key), f"one of {', '.join(names)}", key, fix)
-    return cls(
-        **{key: _value(known[key], value, _join(where, key)) for key, value in values.items()}
-    )
+    made = {key: _value(known[key], value, _join(where, key)) for key, value in values.items()}
+    try:
+        return cls(**made)
+    except (ArgumentTypeError, ArgumentValueError) as error:
+        if where:
+            error.argument = _join(where, error.argument)
+            error.args = (_join(where, error),)
+        raise
 
 
 def to_plain(value: Any) -> Any:
@@ -136,31 +145,43 @@ def _value(kind: Any, value: object, where: str) -> Any:
 
 
 def _union(kinds: tuple[Any, ...], value: object, where: str) -> Any:
+    """Return a value as the first of some types that takes it."""
     if value is None and type(None) in kinds:
         return None
+    kinds = tuple(kind for kind in kinds if kind is not type(None))
     problems: list[Exception] = []
     for kind in kinds:
-        if kind is type(None):
-            continue
         try:
             return _value(kind, value, where)
-        except (TypeError, ValueError) as error:
+        except (ArgumentTypeError, ArgumentValueError) as error:
             problems.append(error)
-    raise problems[0]
+    if len(problems) == 1:
+        raise problems[0]
+    expected = " or ".join(_WORDS.get(kind, str(kind)) for kind in kinds)
+    raise ArgumentTypeError(where, expected, _kind(value))
 
 
 def _scalar(kind: Any, value: object, where: str) -> Any:
-    if kind is float and isinstance(value, str):  # YAML takes 1e-3 for a word
-        try:
-            value = float(value)
-        except ValueError:
-            value = str(value)
-    if kind is float and isinstance(value, int) and not isinstance(value, bool):
-        value = float(value)
+    if kind is float:
+        value = _as_float(value)
     right = isinstance(value, kind) and not (kind in (int, float) and isinstance(value, bool))
     if not right or (isinstance(value, float) and math.isnan(value)):
-        expected = {float: "a number", int: "an integer", bool: "true or false", str: "text"}
-        raise ArgumentTypeError(where, expected.get(kind, kind.__name__), _kind(value))
+        raise ArgumentTypeError(where, _WORDS.get(kind, kind.__name__), _kind(value))
+    return value
+
+
+def _as_float(value: object) -> object:
+    """Return a number as a float, also one that YAML takes for a word: 1e-3, or a quoted .inf."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        try:
+            return float(value)
+        except OverflowError:
+            return value
+    if isinstance(value, str):
+        try:
+            return float(value.replace(".inf", "inf"))
+        except ValueError:
+            return value
     return value
 
 
