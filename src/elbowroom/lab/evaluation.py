@@ -184,6 +184,8 @@ class Judge:
     def _embeddings(self, records: list[dict[str, Any]]) -> None:
         """Add isotropy by language and, for twin languages, the translation score."""
         head = self.model.head.detach().float()
+        finite = head.square().sum((-2, -1)).isfinite()  # not of a run that went astray
+        head = torch.where(finite[:, None, None], head, 0.0)
         groups = torch.as_tensor(self.corpus.group_of_token, device=head.device)
         for index, language in enumerate(self.corpus.languages):
             rows = groups == index
@@ -191,12 +193,12 @@ class Judge:
                 continue
             for name, convention in (("isotropy", "paper"), ("isotropy_signfree", "symmetric")):
                 found = diagnose.isotropy(head, convention, rows=rows)  # type: ignore[arg-type]
-                for record, value in zip(records, found, strict=True):
+                for record, value in zip(records, found.where(finite, torch.nan), strict=True):
                     record["languages"][language][name] = _number(value)
         mapping = twins(self.corpus)
         if mapping is not None:
             found = diagnose.translation_score(head, mapping.to(head.device))
-            for record, value in zip(records, found, strict=True):
+            for record, value in zip(records, found.where(finite, torch.nan), strict=True):
                 record["translation"] = _number(value)
 
 

@@ -17,7 +17,9 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +34,37 @@ from elbowroom.provenance import write_bytes, write_json
 
 if TYPE_CHECKING:
     from elbowroom.lab.tokenizers import Tokenizer
+
+
+@dataclass(frozen=True)
+class Company:
+    """What the bits of a run depend on besides its configuration.
+
+    Attributes:
+        runs: the folders' names of its population, in order. A run gets the same bits again in the
+            same company; in another one, the same numbers to the rounding of batched products.
+        corpus: the fingerprint of the texts.
+    """
+
+    runs: tuple[str, ...]
+    corpus: str
+
+
+@dataclass(frozen=True)
+class End:
+    """How a run's training ended, kept until its evaluation is.
+
+    Attributes:
+        done: steps that its population made.
+        died_at: the step at which the run itself stopped, or -1.
+        kept: the shares of entries kept that were reported.
+        seconds: of training.
+    """
+
+    done: int
+    died_at: int
+    kept: list[float]
+    seconds: float
 
 
 class RunFolder:
@@ -60,23 +93,50 @@ class RunFolder:
         """Whether there is a record."""
         return (self.path / "record.json").exists()
 
-    def begin(self, config: RunConfig, tokenizer: Tokenizer) -> None:
-        """Make the folder, or check that it holds this very run."""
-        if self.exists:
-            self._check(config)
-        self.state.mkdir(parents=True, exist_ok=True)
-        tokenizer.save(self.path / "tokenizer.json")
-        text = write_yaml(as_plain(config))
-        write_bytes(self.path / "config.yaml", text.encode("utf-8"))
+    def begin(self, config: RunConfig, tokenizer: Tokenizer, company: Company) -> None:
+        """Make the folder; `check` first, where it exists.
 
-    def _check(self, config: RunConfig) -> None:
-        old, new = as_plain(self.config()), as_plain(config)
-        for name in new:
-            if old[name] != new[name]:
-                fix = "name another folder, or give the run another name"
-                raise ArgumentValueError(
-                    "output", f"{self.path.name} with the same {name}", f"another {name}", fix
-                )
+        Args:
+            config: the run's.
+            tokenizer: that made the ids.
+            company: what the run is trained with.
+        """
+        with saving(self.path):
+            self.state.mkdir(parents=True, exist_ok=True)
+            for path in self.path.glob(".*.*"):  # what a kill left of a file half written
+                path.unlink(missing_ok=True)
+            write_json(self.state / "company.json", asdict(company))
+            tokenizer.save(self.path / "tokenizer.json")
+            text = write_yaml(as_plain(config))
+            write_bytes(self.path / "config.yaml", text.encode("utf-8"))
+
+    def check(self, config: RunConfig, corpus: str) -> None:
+        """Raise unless the folder holds this very run.
+
+        Args:
+            config: of the run that is to go on.
+            corpus: the fingerprint of its texts.
+        """
+        fix = "name another folder, or give the run another name"
+        old, new = _settings(as_plain(self.config())), _settings(as_plain(config))
+        for name in old | new:
+            was, now = old.get(name), new.get(name)
+            if was != now:
+                expected = f"{self.path.name} as it was begun, with {name} {was}"
+                raise ArgumentValueError("output", expected, f"{name} {now}", fix)
+        found = self.company.corpus if self.company else (self.record or {}).get("corpus", corpus)
+        if found != corpus:
+            expected = f"the texts that {self.path.name} was begun with"
+            raise ArgumentValueError("output", expected, "other texts", fix)
+
+    @property
+    def company(self) -> Company | None:
+        """What the run was last trained with; None where that is not known, or over."""
+        path = self.state / "company.json"
+        if self.is_finished or not path.exists():
+            return None
+        found = read_json(path)
+        return Company(tuple(found["runs"]), str(found["corpus"]))
 
     def config(self) -> RunConfig:
         """Return the run's configuration."""
@@ -88,8 +148,16 @@ class RunFolder:
     def append(self, line: Mapping[str, Any]) -> None:
         """Add a line to the metrics."""
         text = json.dumps(dict(line), ensure_ascii=False, allow_nan=False) + "\n"
-        with (self.path / "metrics.jsonl").open("a", encoding="utf-8") as file:
+        path = self.path / "metrics.jsonl"
+        with saving(path), path.open("a", encoding="utf-8") as file:
             file.write(text)
+
+    def settle_metrics(self) -> None:
+        """Force the metrics to the disk, before a checkpoint that builds on them."""
+        path = self.path / "metrics.jsonl"
+        if path.exists():
+            with saving(path), path.open("rb+") as file:
+                os.fsync(file.fileno())
 
     def metrics(self) -> list[dict[str, Any]]:
         """Return the lines of the metrics; one that was cut off by a kill is left out."""
@@ -97,10 +165,10 @@ class RunFolder:
         if not path.exists():
             return []
         found = []
-        for line in path.read_text(encoding="utf-8").splitlines():
+        for line in path.read_bytes().split(b"\n"):
             try:
                 found.append(json.loads(line))
-            except json.JSONDecodeError:
+            except ValueError:  # also half a character
                 break
         return found
 
@@ -108,12 +176,27 @@ class RunFolder:
         """Drop the metrics of steps that will be made again."""
         kept = [line for line in self.metrics() if line["step"] <= step]
         text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in kept)
-        write_bytes(self.path / "metrics.jsonl", text.encode("utf-8"))
+        with saving(self.path):
+            write_bytes(self.path / "metrics.jsonl", text.encode("utf-8"))
+
+    def save_end(self, end: End) -> None:
+        """Write how training ended, before `save_model`."""
+        with saving(self.state):
+            write_json(self.state / "end.json", asdict(end))
+
+    @property
+    def end(self) -> End | None:
+        """How training ended, where the weights were saved and the evaluation is missing."""
+        path = self.state / "end.json"
+        if not (path.exists() and (self.path / "model.safetensors").exists()):
+            return None
+        return End(**read_json(path))
 
     def save_model(self, tensors: Mapping[str, Tensor], step: int) -> None:
         """Write the weights."""
         data = save({k: x.contiguous() for k, x in tensors.items()}, {"step": str(step)})
-        write_bytes(self.path / "model.safetensors", data)
+        with saving(self.path):
+            write_bytes(self.path / "model.safetensors", data)
 
     def load_model(self) -> tuple[dict[str, Tensor], int]:
         """Return the weights and after how many steps they were saved."""
@@ -126,19 +209,55 @@ class RunFolder:
             fix = "train the run to its end: elbowroom train ... --resume"
             raise FileError(f"{path}: no whole model there ({error}); {fix}") from error
 
-    @property
-    def has_model(self) -> bool:
-        """Whether the weights were saved."""
-        return (self.path / "model.safetensors").exists()
-
     def finish(self, record: Mapping[str, Any]) -> None:
         """Write the record; what was needed to go on is removed."""
-        write_json(self.path / "record.json", record)
+        with saving(self.path):
+            write_json(self.path / "record.json", record)
         shutil.rmtree(self.state, ignore_errors=True)
 
     def remove(self) -> None:
         """Remove everything of the run."""
         shutil.rmtree(self.path, ignore_errors=True)
+
+
+@contextmanager
+def saving(path: Path) -> Iterator[None]:
+    """Turn what the system says of a full disk, or of another that fails, into what to do.
+
+    Args:
+        path: what is being written.
+    """
+    try:
+        yield
+    except OSError as error:
+        fix = "make room, or see to the disk, and go on with --resume; what was saved is intact"
+        said = error.strerror or error
+        raise FileError(f"{path}: could not be written ({said}); {fix}") from error
+
+
+def companies(folders: Sequence[RunFolder]) -> dict[str, tuple[str, ...]]:
+    """Return with which runs each run was trained so far, by the folders' names.
+
+    A process may have been killed when it had told some folders of a company and not all: the
+    others are known from these.
+
+    Args:
+        folders: of all runs that may go on.
+    """
+    own = {folder.path.name: folder.company for folder in folders}
+    known = {name: company.runs for name, company in own.items() if company is not None}
+    named = {name: runs for runs in known.values() for name in runs}
+    return named | known
+
+
+def _settings(values: Mapping[str, Any], before: str = "") -> dict[str, Any]:
+    """Return all values of nested mappings by their path, such as ``loss.margin.start``."""
+    found: dict[str, Any] = {}
+    for name, value in values.items():
+        path = f"{before}{name}"
+        inner = isinstance(value, Mapping) and value
+        found |= _settings(value, f"{path}.") if inner else {path: value}
+    return found
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from elbowroom.lab.objective import Facts, Objective, key, rows_mask
 from elbowroom.lab.schedule import Schedule
 from elbowroom.lab.tokens import Corpus
 from elbowroom.optim import RowAdamW
-from elbowroom.rivals import CoupledAdamW, center_rows
+from elbowroom.rivals import CoupledAdamW
 
 WARM_UP = 3  # steps before a graph is captured
 PER_RUN = ("lr", "min_lr")  # of the optimizer: numbers that may differ within a population
@@ -197,8 +197,6 @@ class Population:
         else:
             named = rows if config.name == "row_adamw" else ()
             optimizer = RowAdamW(groups, rows=named, catch_up=config.catch_up, **options)
-        if config.center:
-            center_rows(optimizer, model.head)
         return optimizer
 
     # What a step does
@@ -237,27 +235,29 @@ class Population:
         """Make one step; all in operations on the device."""
         progress = self.progress()
         params = list(self.model.parameters())
-        found: list[list[Tensor]] = []  # losses and gradients of each part
+        ids, target = self._draw(self.step)
+        for at, objective in self.groups:  # the whole batch, however it is worked on
+            objective.observe(target[at].flatten(1))
+        total: list[Tensor] = []  # losses and gradients of the parts so far
         for part in self._parts():
-            ids, target = self._draw(self.step, part)
-            for at, objective in self.groups:
-                objective.observe(target[at].flatten(1))
             with self._precision():
-                losses = self._losses(ids, target, self.step, progress)
+                losses = self._losses(ids[:, part], target[:, part], self.step, progress)
             # not backward(): that copies gradients to where it keeps them
-            found.append([losses.detach(), *torch.autograd.grad(losses.sum(), params)])
-        while len(found) > 1:
-            torch._foreach_add_(found[0], found.pop())
+            found = [losses.detach(), *torch.autograd.grad(losses.sum(), params)]
+            if total:
+                torch._foreach_add_(total, found)
+            else:
+                total = found
         if self.training.accumulate > 1:
-            torch._foreach_div_(found[0], self.training.accumulate)
-        loss, *grads = found[0]
+            torch._foreach_div_(total, self.training.accumulate)
+        loss, *grads = total
         for param, grad in zip(params, grads, strict=True):
             param.grad = grad
         self._update(loss, grads)
         self.step += 1
 
-    def _draw(self, step: Tensor, part: slice) -> tuple[Tensor, Tensor]:
-        batch = self.batches.draw(step, part)
+    def _draw(self, step: Tensor) -> tuple[Tensor, Tensor]:
+        batch = self.batches.draw(step)
         return batch.ids, batch.target
 
     def _parts(self) -> Iterator[slice]:
@@ -308,6 +308,9 @@ class Population:
             self._scale(grads, alive, scale)
         self._set_rate(alive)
         self.optimizer.step()
+        if self.runs[0].optimizer.center:
+            head = self.model.head
+            head.sub_(torch.where(alive[:, None, None], head.mean(-2, keepdim=True), 0.0))
 
     def _norms(self, grads: list[Tensor]) -> Float[Tensor, " R"]:
         """Return the norm of each run's gradient."""
@@ -414,6 +417,23 @@ class Population:
         self.alive.copy_(self.died_at < 0)
         self.step.fill_(step)
         self.done, self._since = step, since
+
+    def settle(self) -> None:
+        """Let rows that wait catch up, where the optimizer has such: training is over."""
+        if isinstance(self.optimizer, RowAdamW):
+            self.optimizer.settle()
+
+    def end_at(self, done: int, died_at: Sequence[int]) -> None:
+        """Be as after training; the weights are loaded by themselves.
+
+        Args:
+            done: steps that were made.
+            died_at: the step at which each run stopped, or -1.
+        """
+        self.died_at.copy_(torch.tensor(died_at))
+        self.alive.copy_(self.died_at < 0)
+        self.step.fill_(done)
+        self.done, self._since = done, 0
 
     @property
     def since(self) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -24,7 +25,7 @@ from elbowroom.errors import ArgumentValueError, FileError
 from elbowroom.lab import checkpoints
 from elbowroom.lab.config import RunConfig, as_plain, names_differ
 from elbowroom.lab.evaluation import Judge
-from elbowroom.lab.folder import RunFolder, writable
+from elbowroom.lab.folder import Company, End, RunFolder, companies, writable
 from elbowroom.lab.population import Population, population_key
 from elbowroom.lab.tokens import Corpus
 from elbowroom.provenance import provenance
@@ -98,35 +99,53 @@ def train(
         command: that repeats this, for the records.
         observer: is told what happens.
     """
+    if not runs:
+        raise ArgumentValueError("runs", "at least one run", "none")
     names_differ(runs)
     runs = [replace(r, model=replace(r.model, vocab_size=corpus.vocab_size)) for r in runs]
     output = Path(output)
     writable(output)
     folders = {run.folder: RunFolder(output / run.folder) for run in runs}
-    begun = [name for name, folder in folders.items() if folder.exists]
-    if begun and not resume:
-        fix = "go on with --resume, or name another folder"
-        raise ArgumentValueError("output", "a folder without these runs", begun[0], fix)
+    for run in runs:
+        if folders[run.folder].exists:
+            if not resume:
+                fix = "go on with --resume, or name another folder"
+                raise ArgumentValueError("output", "a folder without these runs", run.folder, fix)
+            folders[run.folder].check(run, corpus.fingerprint)
     target = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    populations = group([run for run in runs if not folders[run.folder].is_finished])
+    left = [run for run in runs if not folders[run.folder].is_finished]
+    populations = group(left, companies([folders[run.folder] for run in left]))
     deadline = math.inf if max_minutes is None else time.monotonic() + 60 * max_minutes
-    stopped = False
     with interruptible() as interrupted:
+
+        def should_stop() -> bool:
+            return interrupted() or time.monotonic() > deadline
+
         for number, members in enumerate(populations, start=1):
+            if should_stop():
+                return Outcome(tuple(folders.values()), stopped=True)
             own = [folders[run.folder] for run in members]
             job = Job(members, corpus, own, target, command=command, observer=observer)
             job.place = (number, len(populations))
-            stopped = not job.run(lambda: interrupted() or time.monotonic() > deadline)
-            if stopped:
-                break
-    return Outcome(tuple(folders.values()), stopped)
+            if not job.run(should_stop):
+                return Outcome(tuple(folders.values()), stopped=True)
+    return Outcome(tuple(folders.values()), stopped=False)
 
 
-def group(runs: Sequence[RunConfig]) -> list[list[RunConfig]]:
-    """Return the populations that runs make: those that can share a program together."""
-    found: dict[str, list[RunConfig]] = {}
+def group(
+    runs: Sequence[RunConfig], together: Mapping[str, Sequence[str]] | None = None
+) -> list[list[RunConfig]]:
+    """Return the populations that runs make: those that can share a program together.
+
+    Args:
+        runs: any.
+        together: with whom some runs were trained so far, by their folders' names. These go on in
+            that company: in another one they would get other bits, and have no common checkpoint.
+    """
+    found: dict[object, list[RunConfig]] = {}
     for run in runs:
-        found.setdefault(population_key(run), []).append(run)
+        company = tuple((together or {}).get(run.folder, ()))
+        found.setdefault((population_key(run), company), []).append(run)
     return list(found.values())
 
 
@@ -181,8 +200,9 @@ class Job:
 
     def run(self, should_stop: Callable[[], bool]) -> bool:
         """Train, evaluate and record; return False if it was stopped before the end."""
+        company = Company(tuple(run.folder for run in self.runs), self.corpus.fingerprint)
         for folder, run in zip(self.folders, self.runs, strict=True):
-            folder.begin(run, self.corpus.tokenizer)
+            folder.begin(run, self.corpus.tokenizer, company)
         self._resume()
         self._tell("start")
         if not self._train(should_stop):
@@ -194,14 +214,11 @@ class Job:
 
     def _resume(self) -> None:
         """Continue from the newest checkpoint that all runs have whole, if there is one."""
-        population, steps = self.population, self.training.steps
-        if all(folder.has_model for folder in self.folders):
-            models = [folder.load_model() for folder in self.folders]
-            if all(step == steps for _, step in models):  # only the evaluation was cut off
-                for r, (tensors, _) in enumerate(models):
-                    population.model.load_run_state(r, tensors)
-                population.done = steps
-                return
+        ends = [folder.end for folder in self.folders]
+        if None not in ends:
+            self._resume_end([end for end in ends if end is not None])
+            return
+        population = self.population
         common = set.intersection(*(set(checkpoints.steps(f.state)) for f in self.folders))
         for step in sorted(common, reverse=True):
             try:
@@ -217,8 +234,18 @@ class Job:
         for folder in self.folders:
             folder.forget_after(population.done)
 
+    def _resume_end(self, ends: Sequence[End]) -> None:
+        """Continue where only the evaluation was cut off."""
+        for r, folder in enumerate(self.folders):
+            self.population.model.load_run_state(r, folder.load_model()[0])
+        self.population.end_at(ends[0].done, [end.died_at for end in ends])
+        self._seconds = ends[0].seconds
+        self._kept = [end.kept for end in ends]
+
     def _save(self) -> None:
         """Write a checkpoint of every run."""
+        for folder in self.folders:
+            folder.settle_metrics()
         for r, folder in enumerate(self.folders):
             checkpoints.save(
                 folder.state,
@@ -234,16 +261,19 @@ class Job:
     def _train(self, should_stop: Callable[[], bool]) -> bool:
         population, training = self.population, self.training
         self._began = self._saved = time.monotonic()
-        while population.done < training.steps:
+        stop = False
+        while population.done < training.steps and bool(population.alive.any()):
             ahead = min(self._to_next(n) for n in self._periods())
             start, before = time.monotonic(), population.done
-            population.advance(min(ahead, training.steps - before))
+            for _ in range(min(ahead, training.steps - before)):
+                population.advance(1)
+                stop = should_stop()
+                if stop:
+                    break
             self._after(start, before)
-            if should_stop() and population.done < training.steps:
+            if stop and population.done < training.steps:
                 self._save()
                 return False
-            if not bool(population.alive.any()):
-                break
         return True
 
     def _periods(self) -> Iterator[int]:
@@ -284,7 +314,8 @@ class Job:
             line["grad_norm"] = _plain(found.grad_norm[r])
             line["seconds"] = round(self._elapsed(), 2)
             line["tokens_per_second"] = round(self._speed / len(self.runs), 1)
-            self._kept[r].append(found.kept[r])
+            if math.isfinite(found.kept[r]):
+                self._kept[r].append(found.kept[r])
             folder.append(line)
             lines.append(line)
         self._tell("log", lines=tuple(lines))
@@ -307,7 +338,10 @@ class Job:
 
     def _finish(self) -> None:
         population, seconds = self.population, self._elapsed()
+        population.settle()
+        died = population.died_at.tolist()
         for r, folder in enumerate(self.folders):
+            folder.save_end(End(population.done, died[r], self._kept[r], seconds))
             folder.save_model(population.model.run_state(r), population.done)
         self._tell("judge")
         records = self.judge.full()
@@ -319,7 +353,7 @@ class Job:
 
     def _record(self, r: int, run: RunConfig, seconds: float) -> dict[str, Any]:
         population, died = self.population, int(self.population.died_at[r])
-        kept = [x for x in self._kept[r] if math.isfinite(x)]
+        kept = self._kept[r]
         record = {
             "name": run.name,
             "init_seed": run.init_seed,
@@ -337,7 +371,7 @@ class Job:
         if kept:
             record["kept"] = sum(kept) / len(kept)
         if seconds > 0:
-            tokens = population.done * self._tokens_a_step() / len(self.runs)
+            tokens = record["steps"] * self._tokens_a_step() / len(self.runs)
             record["tokens_per_second"] = round(tokens / seconds, 1)
         return record
 
@@ -378,15 +412,14 @@ def interruptible() -> Iterator[Callable[[], bool]]:
         wished.append(number)
 
     names = (signal.SIGINT, signal.SIGTERM)
-    try:
+    before: dict[signal.Signals, Any] = {}
+    if threading.current_thread() is threading.main_thread():
         before = {name: signal.signal(name, wish) for name in names}
-    except ValueError:  # not the main thread
-        before = {}
     try:
         yield lambda: bool(wished)
     finally:
-        for name, handler in before.items():
-            signal.signal(name, handler)
+        for name, handler in before.items():  # None: it was not set from Python
+            signal.signal(name, signal.SIG_DFL if handler is None else handler)
 
 
 def _plain(x: float) -> float | None:
