@@ -7,7 +7,7 @@ import math
 import types
 import typing
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union
 
@@ -97,6 +97,9 @@ def from_plain(cls: type[T], values: object, where: str = "") -> T:
             near = difflib.get_close_matches(str(key), names, 1)
             fix = f"did you mean {near[0]!r}?" if near else ""
             raise ArgumentValueError(_join(where, key), f"one of {', '.join(names)}", key, fix)
+    for each in fields(cls):  # type: ignore[arg-type]
+        if each.name not in values and each.default is each.default_factory is MISSING:
+            raise ArgumentValueError(_join(where, each.name), "a value", "nothing")
     made = {key: _value(known[key], value, _join(where, key)) for key, value in values.items()}
     try:
         return cls(**made)
