@@ -184,7 +184,9 @@ def captured(step: Callable[[], object]) -> Callable[[], object]:
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         step()
-    return graph.replay
+    kept = (graph, step)  # the step owns the memory that the graph reads
+
+    return lambda: kept[0].replay()
 
 
 def measure(cases: list[Case], timer: Timer, args: argparse.Namespace) -> None:

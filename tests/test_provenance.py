@@ -110,3 +110,10 @@ def test_refuses_what_is_no_json(tmp_path: Path, value: object) -> None:
 def test_refuses_a_folder(tmp_path: Path) -> None:
     with pytest.raises(FileError, match="got a folder"):
         write_json(tmp_path, {})
+
+
+def test_a_copy_without_history_can_be_told_its_commit(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "__file__", str(tmp_path / "src" / "x" / "p.py"))
+    assert module._commit() is None
+    monkeypatch.setenv("ELBOWROOM_COMMIT", "abc123")
+    assert module._commit() == {"id": "abc123", "modified": None}

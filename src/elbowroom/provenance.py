@@ -116,10 +116,14 @@ def _umask() -> int:
 
 
 def _commit() -> dict[str, Any] | None:
-    """Return the commit of the source tree, and whether it was changed; None for a wheel."""
+    """Return the commit of the source tree, and whether it was changed; None for a wheel.
+
+    A copy of the tree without its history may be told its commit by ``ELBOWROOM_COMMIT``.
+    """
     root = Path(__file__).resolve().parents[2]
     if not (root / ".git").exists() or not (root / "src" / "elbowroom").is_dir():
-        return None  # not this project's checkout, whatever repository lies around it
+        told = os.environ.get("ELBOWROOM_COMMIT")  # not this project's checkout, whatever is around
+        return None if not told else {"id": told, "modified": None}
     head, changes = _git(root, "rev-parse", "HEAD"), _git(root, "status", "--porcelain")
     return None if head is None else {"id": head, "modified": bool(changes)}
 
