@@ -135,13 +135,13 @@ BAD = [
     ({"loss": {"count_steps": 0}}, "loss.count_steps: .*at least 1"),
     (
         {"loss": {"name": "focal", "margin": 1}},
-        "loss.margin: expected none for focal.*leave it out",
+        "loss.margin: expected none for focal",
     ),
     ({"loss": {"name": "focal", "options": {"gama": 1}}}, "loss.options.gama: .*'gamma'"),
     ({"loss": {"name": "entmax15", "options": {"a": 1}}}, "loss.options.a: .*none for entmax15"),
     (
         {"loss": {"name": "focal", "options": {"seed": 1}}},
-        "loss.options.seed: expected one of gamma",
+        "loss.options.seed: .*one of gamma",
     ),
     ({"loss": {"name": "focal", "options": {"gamma": "a"}}}, "loss.options.gamma: .*a number"),
     ({"loss": {"name": "focal", "count_steps": 3}}, "loss.count_steps: expected none: focal takes"),
@@ -245,9 +245,7 @@ def test_plans():
 def test_without_seeds_runs_keep_their_own():
     runs = [{"name": "a", "init_seed": 3}, {"name": "a", "init_seed": 3, "data_seed": 4}]
     assert folders({"runs": runs}) == ["a-i3-d0", "a-i3-d4"]
-    with pytest.raises(
-        ArgumentValueError, match=r"seeds: expected runs without seeds of their own"
-    ):
+    with pytest.raises(ArgumentValueError, match="seeds: expected runs without seeds"):
         plan({"seeds": 2, "runs": runs})
 
 

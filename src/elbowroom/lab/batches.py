@@ -61,7 +61,7 @@ class Windows:
         self._text = texts
         self._resident: Tensor | None = None
         if device.type != "cpu" and size <= RESIDENT:
-            self._resident = _as_tensor(np.concatenate(texts)).to(device)
+            self._resident = self.joined().to(device)
         self._bounds = np.cumsum([0] + [len(tokens) for tokens in texts])
         length = [len(stream.tokens) for stream in streams]
         self.start = torch.tensor(starts, device=device)
@@ -89,6 +89,12 @@ class Windows:
         index = first + torch.arange(self.context + 1, device=self.device)
         tokens = self._take(index) + self.offset[language][..., None]
         return tokens[..., :-1], tokens[..., 1:]
+
+    def joined(self) -> Int[Tensor, " m"]:
+        """Return all text, one after the other, of a type that torch can gather."""
+        tokens = np.concatenate(self._text)
+        wide = {"uint8": np.uint8, "uint16": np.int32, "uint32": np.int64}[tokens.dtype.name]
+        return torch.from_numpy(tokens.astype(wide))
 
     def _take(self, index: Int[Tensor, "*n W"]) -> Int[Tensor, "*n W"]:
         if self._resident is not None:
@@ -153,9 +159,3 @@ class Batches:
         place = random.below(self.windows.places[language], self._seed, PLACE, step, number)
         ids, target = self.windows.cut(language, place)
         return Batch(ids, target, language)
-
-
-def _as_tensor(tokens: np.ndarray) -> Tensor:
-    """Return token ids as a tensor of a type that torch can index and gather."""
-    wide = {"uint8": np.uint8, "uint16": np.int32, "uint32": np.int64}[tokens.dtype.name]
-    return torch.from_numpy(tokens.astype(wide))
