@@ -1,8 +1,8 @@
 """Products with one matrix a run, by the fastest routine that this machine has.
 
-On a CPU, PyTorch gives float32 products to MKL, which uses half the width of an AVX-512 unit where
-the processor is not Intel's: there oneDNN, which PyTorch brings along and which its compiler uses,
-takes less than half the time. Elsewhere, and for other dtypes, this is ``bmm`` and ``baddbmm``.
+On an x86 CPU, PyTorch gives float32 products to MKL, which leaves half of an AVX-512 unit idle on
+AMD's processors. There oneDNN, which PyTorch brings along and its compiler uses, takes less than
+half the time. Elsewhere, and for other dtypes, this is ``bmm``.
 """
 
 from __future__ import annotations
@@ -28,13 +28,9 @@ def product(
         weight: its matrix.
         onto: something of the product's shape, or a bias ``[R, 1, O]``.
     """
-    if _takes_onednn(x):
-        y: Tensor = _OneDNN.apply(x, weight)  # type: ignore[no-untyped-call]
-        return y if onto is None else onto + y
-    if torch.is_autocast_enabled(x.device.type):  # the residual stream keeps its precision
-        y = torch.bmm(x, weight)
-        return y if onto is None else onto + y
-    return torch.bmm(x, weight) if onto is None else torch.baddbmm(onto, x, weight)
+    y: Tensor = (_OneDNN.apply if _takes_onednn(x) else torch.bmm)(x, weight)
+    # no baddbmm: it copies `onto` first, and autocast would take its precision away
+    return y if onto is None else onto + y
 
 
 def _takes_onednn(x: Tensor) -> bool:
