@@ -144,16 +144,20 @@ class Batches:
         upto = shares.double().cumsum(-1) / shares.double().sum(-1, keepdim=True)
         self._upto = upto[:, None, :-1].to(device, torch.float32)
         own = batch // world
-        self._number = torch.arange(rank * own, rank * own + own, device=device)
+        self._everyone = torch.arange(batch, device=device)
+        self._number = self._everyone[rank * own : rank * own + own]
 
-    def draw(self, step: Int[Tensor, ""], part: slice = slice(None)) -> Batch:
+    def draw(
+        self, step: Int[Tensor, ""], part: slice = slice(None), *, everyone: bool = False
+    ) -> Batch:
         """Return the windows of a step, or some of them.
 
         Args:
             step: 0-d, on the device; counts from 0.
             part: which windows of the batch.
+            everyone: of the batch of all processes, not of this one's share.
         """
-        number = self._number[part]
+        number = (self._everyone if everyone else self._number)[part]
         u = random.uniform(self._seed, LANGUAGE, step, number)
         language = (u[..., None] >= self._upto).sum(-1)
         place = random.below(self.windows.places[language], self._seed, PLACE, step, number)

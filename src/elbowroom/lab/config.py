@@ -108,6 +108,9 @@ class TrainingConfig:
     checkpoint_minutes: float = 5.0
     compile: bool | None = None
     """Compile the model: None to do so on CUDA only."""
+    parallel: Literal["ddp", "fsdp", "none"] = "ddp"
+    """Of several processes: ddp shares the batches of a run that is trained alone, fsdp also each
+    run's weights, one run after the other; with none every run is trained by one process."""
 
     def __post_init__(self) -> None:
         for name in ("steps", "batch", "accumulate", "log_every", "eval_every", "eval_windows"):

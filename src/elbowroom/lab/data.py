@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from elbowroom.lab.config import DataConfig
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from elbowroom.lab import sampling
+from elbowroom.lab.config import DataConfig, RunConfig
 from elbowroom.lab.corpora import load
 from elbowroom.lab.fetch import Progress, cache_folder
 from elbowroom.lab.tokens import Corpus, prepare
@@ -32,3 +37,18 @@ def corpus_of(
         folder=cache_folder() / "corpora",
         progress=progress,
     )
+
+
+def shares_of(run: RunConfig, corpus: Corpus) -> Float[Tensor, " L"]:
+    """Return how often a run draws each language."""
+    data = run.data
+    lengths = [float(len(stream.tokens)) for stream in corpus.train]
+    found = sampling.shares(
+        lengths if data.sampling == "unimax" else corpus.default_shares,
+        data.sampling,
+        tau=data.tau,
+        epochs=data.epochs,
+        budget=float(run.training.steps * run.training.batch * run.model.context),
+        fixed=data.shares,
+    )
+    return torch.tensor(found, dtype=torch.float64)

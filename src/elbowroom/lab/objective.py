@@ -5,7 +5,7 @@ Runs whose losses differ in numbers only share one call, ``[G, ...]``; see `key`
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -160,6 +160,26 @@ class Objective:
         """Count a step's targets, where the loss counts while training runs."""
         if self.config.count_steps is not None:
             self.counts.update(target)
+
+    def run_state(self, r: int) -> dict[str, Tensor]:
+        """Return what one run has counted, if it counts: of ``ring [K, G, n]``, ``[G, V]``."""
+        if not self.counts.is_running:
+            return {}
+        return {
+            f"counts.{name}": x if x.ndim == 0 else x[:, r] if name == "ring" else x[r]
+            for name, x in self.counts.state_dict().items()
+        }
+
+    def load_run_states(self, states: Sequence[Mapping[str, Tensor]]) -> None:
+        """Go on counting from what `run_state` gave of each run."""
+        found: dict[str, Tensor] = {}
+        for name in ("counts", "seen", "ring") if self.counts.is_running else ():
+            values = [state[f"counts.{name}"] for state in states if f"counts.{name}" in state]
+            if values:
+                stacked = torch.stack(values, 1 if name == "ring" else 0)
+                found[name] = values[0] if values[0].ndim == 0 else stacked
+        if found:
+            self.counts.load_state_dict(found)
 
     def __call__(
         self,

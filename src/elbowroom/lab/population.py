@@ -20,9 +20,10 @@ from torch import Tensor
 from elbowroom import init
 from elbowroom.counts import TokenCounts
 from elbowroom.errors import ArgumentValueError
-from elbowroom.lab import sampling
 from elbowroom.lab.batches import Batches
 from elbowroom.lab.config import Precision, RunConfig
+from elbowroom.lab.data import shares_of
+from elbowroom.lab.distributed import average
 from elbowroom.lab.model import GPT
 from elbowroom.lab.objective import Facts, Objective, key, rows_mask
 from elbowroom.lab.schedule import Schedule
@@ -94,7 +95,7 @@ class Population:
         facts = self._facts()
         self.token_counts = facts.counts  # one a run, over all of training
         config = replace(first.model, vocab_size=corpus.vocab_size)
-        self.model = GPT(config, [run.init_seed for run in self.runs]).to(device)
+        self.model = self._place(GPT(config, [run.init_seed for run in self.runs]))
         self._zero_rows(facts)
         self._set_bias(facts)
         self.groups = [
@@ -122,15 +123,24 @@ class Population:
         self.grad_norm = torch.zeros(count, device=device)
         self._since = 0  # steps that loss_sum covers
         self._graph: torch.cuda.CUDAGraph | None = None
+        if self._compiles():
+            self._compile()
+
+    def _compiles(self) -> bool:
         compiled = self.training.compile
-        if compiled or (compiled is None and device.type == "cuda"):
-            self._losses = torch.compile(self._losses)  # type: ignore[method-assign]
-            if device.type == "cuda":  # elsewhere its text is cut on the host
-                self._draw = torch.compile(self._draw)  # type: ignore[method-assign]
-                self._scale = torch.compile(self._scale)  # type: ignore[method-assign]
-                self._norms = torch.compile(self._norms)  # type: ignore[method-assign]
+        return self.device.type == "cuda" if compiled is None else compiled
+
+    def _compile(self) -> None:
+        self._losses = torch.compile(self._losses)  # type: ignore[method-assign]
+        if self.device.type == "cuda":  # elsewhere its text is cut on the host
+            self._draw = torch.compile(self._draw)  # type: ignore[method-assign]
+            self._scale = torch.compile(self._scale)  # type: ignore[method-assign]
+            self._norms = torch.compile(self._norms)  # type: ignore[method-assign]
 
     # What is made once
+
+    def _place(self, model: GPT) -> GPT:
+        return model.to(self.device)
 
     def _facts(self) -> Facts:
         """Return how often each run's sampling shows each token in all of training."""
@@ -146,10 +156,10 @@ class Population:
             rows_mask(run.zero_rows, counts, facts.groups, facts.languages)
             for run, counts in zip(self.runs, facts.counts, strict=True)
         ]
-        mask = torch.stack(masks).to(self.device)
+        mask = torch.stack(masks)
         if bool(mask.any()):
             for matrix in self._token_matrices():
-                init.zero_rows_(matrix, mask)
+                init.zero_rows_(matrix, mask.to(matrix.device))
 
     def _set_bias(self, facts: Facts) -> None:
         """Start a unigram bias at the logarithm of how often tokens are seen."""
@@ -180,9 +190,12 @@ class Population:
             **rates,
         )
 
+    def _parameter_groups(self, weight_decay: float) -> list[dict[str, Any]]:
+        return self.model.parameter_groups(weight_decay)
+
     def _optimizer(self) -> RowAdamW | CoupledAdamW:
-        config, model, device = self.runs[0].optimizer, self.model, self.device
-        groups = model.parameter_groups(config.weight_decay)
+        config, device = self.runs[0].optimizer, self.device
+        groups = self._parameter_groups(config.weight_decay)
         options: dict[str, Any] = {
             "lr": config.lr,
             "betas": config.betas,
@@ -207,12 +220,16 @@ class Population:
             for _ in range(steps):
                 if self._graph is not None:
                     self._graph.replay()
-                elif self.device.type == "cuda" and self.batches.windows.on_device:
+                elif self._can_capture():
                     self._first_steps()
                 else:
                     self._step()
                 self.done += 1
                 self._since += 1
+
+    def _can_capture(self) -> bool:
+        alone = self.world == 1  # what goes between processes stays out of graphs
+        return alone and self.device.type == "cuda" and self.batches.windows.on_device
 
     def _first_steps(self) -> None:
         """Make a step on a side stream, and capture the graph once these have warmed up."""
@@ -222,7 +239,7 @@ class Population:
             self._step()
         torch.cuda.current_stream().wait_stream(stream)
         self._warm = getattr(self, "_warm", 0) + 1
-        if self._warm >= WARM_UP and self.world == 1:
+        if self._warm >= WARM_UP:
             torch.cuda.synchronize()
             graph = torch.cuda.CUDAGraph()
             for param in self.model.parameters():
@@ -236,8 +253,7 @@ class Population:
         progress = self.progress()
         params = list(self.model.parameters())
         ids, target = self._draw(self.step)
-        for at, objective in self.groups:  # the whole batch, however it is worked on
-            objective.observe(target[at].flatten(1))
+        self._observe(target)
         total: list[Tensor] = []  # losses and gradients of the parts so far
         for part in self._parts():
             with self._precision():
@@ -255,6 +271,13 @@ class Population:
             param.grad = grad
         self._update(loss, grads)
         self.step += 1
+
+    def _observe(self, target: Tensor) -> None:
+        """Let objectives that count see the whole batch, whoever works on it."""
+        if self.world > 1 and any(o.config.count_steps is not None for _, o in self.groups):
+            target = self.batches.draw(self.step, everyone=True).target
+        for at, objective in self.groups:
+            objective.observe(target[at].flatten(1))
 
     def _draw(self, step: Tensor) -> tuple[Tensor, Tensor]:
         batch = self.batches.draw(step)
@@ -294,8 +317,7 @@ class Population:
     @torch.no_grad()
     def _update(self, loss: Float[Tensor, " R"], grads: list[Tensor]) -> None:
         """Clip, let runs that are not finite stand still, and move the others."""
-        if self.world > 1:
-            _average([loss, *grads], self.world)
+        self._average(loss, grads)
         norm = self._norms(grads)
         self.grad_norm.copy_(norm)
         alive = self.alive & loss.isfinite() & norm.isfinite()
@@ -311,6 +333,10 @@ class Population:
         if self.runs[0].optimizer.center:
             head = self.model.head
             head.sub_(torch.where(alive[:, None, None], head.mean(-2, keepdim=True), 0.0))
+
+    def _average(self, loss: Tensor, grads: list[Tensor]) -> None:
+        if self.world > 1:
+            average([loss, *grads])
 
     def _norms(self, grads: list[Tensor]) -> Float[Tensor, " R"]:
         """Return the norm of each run's gradient."""
@@ -351,21 +377,20 @@ class Population:
             )
             nll.append(-logp)
             kept.append(share)
-        by_language = torch.stack(
-            [
-                (torch.cat(nll) * (language == i)).sum(-1) / (language == i).sum(-1)
-                for i in range(len(self.corpus.languages))
-            ],
-            -1,
-        )
+        own = [language == i for i in range(len(self.corpus.languages))]
+        sums = torch.stack([(torch.cat(nll) * mask).sum(-1) for mask in own], -1)
+        seen = torch.stack([mask.sum(-1) for mask in own], -1).to(sums.dtype)
+        shares = torch.cat(kept)
+        if self.world > 1:
+            average([sums, seen, shares])
         rate = self.schedule.at(min(self.done, self.training.steps))
         count = len(self.runs)
         found = Log(
             loss=(self.loss_sum / max(1, self._since)).tolist(),
             grad_norm=self.grad_norm.tolist(),
             lr=rate.tolist() if isinstance(rate, Tensor) else [rate] * count,
-            nll=by_language.tolist(),
-            kept=torch.cat(kept).tolist(),
+            nll=(sums / seen).tolist(),
+            kept=shares.tolist(),
             alive=self.alive.tolist(),
         )
         self.loss_sum.zero_()
@@ -374,19 +399,31 @@ class Population:
 
     # What is kept to go on later
 
+    def model_state(self, r: int) -> dict[str, Tensor]:
+        """Return the weights of one run."""
+        return self.model.run_state(r)
+
+    def load_model_state(self, r: int, tensors: Mapping[str, Tensor]) -> None:
+        """Set the weights of one run."""
+        self.model.load_run_state(r, tensors)
+
     def run_state(self, r: int) -> dict[str, Tensor]:
         """Return everything of one run that a later step depends on."""
-        state = {f"model.{name}": x for name, x in self.model.run_state(r).items()}
-        for name, param in self.model.named_parameters():
-            for what, value in self.optimizer.state[param].items():
-                if isinstance(value, Tensor):
-                    state[f"optimizer.{name}.{what}"] = value[r] if value.ndim else value
+        state = {f"model.{name}": x for name, x in self.model_state(r).items()}
+        state |= self._optimizer_state(r)
         for at, objective in self.groups:
-            if at.start <= r < at.stop and objective.counts.is_running:
-                for name, value in objective.counts.state_dict().items():
-                    state[f"counts.{name}"] = _run_of(name, value, r - at.start)
+            if at.start <= r < at.stop:
+                state |= objective.run_state(r - at.start)
         state["loss_sum"], state["died_at"] = self.loss_sum[r], self.died_at[r]
         return {name: x.detach().cpu() for name, x in state.items()}
+
+    def _optimizer_state(self, r: int) -> dict[str, Tensor]:
+        return {
+            f"optimizer.{name}.{what}": value[r] if value.ndim else value
+            for name, param in self.model.named_parameters()
+            for what, value in self.optimizer.state[param].items()
+            if isinstance(value, Tensor)
+        }
 
     def load_run_states(
         self, states: Sequence[Mapping[str, Tensor]], step: int, since: int
@@ -400,7 +437,17 @@ class Population:
         """
         for r, state in enumerate(states):
             own = {k.removeprefix("model."): x for k, x in state.items() if k.startswith("model.")}
-            self.model.load_run_state(r, own)
+            self.load_model_state(r, own)
+        self._load_optimizer_state(states)
+        for at, objective in self.groups:
+            objective.load_run_states(states[at])
+        self.loss_sum.copy_(torch.stack([state["loss_sum"] for state in states]))
+        self.died_at.copy_(torch.stack([state["died_at"] for state in states]))
+        self.alive.copy_(self.died_at < 0)
+        self.step.fill_(step)
+        self.done, self._since = step, since
+
+    def _load_optimizer_state(self, states: Sequence[Mapping[str, Tensor]]) -> None:
         for name, param in self.model.named_parameters():
             head = f"optimizer.{name}."
             names = [k.removeprefix(head) for k in states[0] if k.startswith(head)]
@@ -409,14 +456,6 @@ class Population:
                 value = torch.stack(values) if what != "step" else values[0].clone()
                 on = "cpu" if what == "step" and self.device.type == "cpu" else self.device
                 self.optimizer.state[param][what] = value.to(on)
-        for at, objective in self.groups:
-            if objective.counts.is_running:
-                _load_counts(objective.counts, states[at])
-        self.loss_sum.copy_(torch.stack([state["loss_sum"] for state in states]))
-        self.died_at.copy_(torch.stack([state["died_at"] for state in states]))
-        self.alive.copy_(self.died_at < 0)
-        self.step.fill_(step)
-        self.done, self._since = step, since
 
     def settle(self) -> None:
         """Let rows that wait catch up, where the optimizer has such: training is over."""
@@ -452,47 +491,7 @@ def matmul_precision(precision: Precision) -> Iterator[None]:
         torch.set_float32_matmul_precision(before)
 
 
-def shares_of(run: RunConfig, corpus: Corpus) -> Float[Tensor, " L"]:
-    """Return how often a run draws each language."""
-    data = run.data
-    lengths = [float(len(stream.tokens)) for stream in corpus.train]
-    found = sampling.shares(
-        lengths if data.sampling == "unimax" else corpus.default_shares,
-        data.sampling,
-        tau=data.tau,
-        epochs=data.epochs,
-        budget=float(run.training.steps * run.training.batch * run.model.context),
-        fixed=data.shares,
-    )
-    return torch.tensor(found, dtype=torch.float64)
-
-
 def _groups(keys: Sequence[object]) -> list[slice]:
     """Return the stretches of equal keys."""
     edges = [0, *(i for i in range(1, len(keys)) if keys[i] != keys[i - 1]), len(keys)]
     return [slice(a, b) for a, b in itertools.pairwise(edges)]
-
-
-def _run_of(name: str, value: Tensor, r: int) -> Tensor:
-    """Return one run's part of running counts: of ``ring [K, R, n]``, ``counts [R, V]``."""
-    return value if value.ndim == 0 else value[:, r] if name == "ring" else value[r]
-
-
-def _load_counts(counts: TokenCounts, states: Sequence[Mapping[str, Tensor]]) -> None:
-    found: dict[str, Tensor] = {}
-    for name in ("counts", "seen", "ring"):
-        values = [state[f"counts.{name}"] for state in states if f"counts.{name}" in state]
-        if values:
-            stacked = torch.stack(values, 1 if name == "ring" else 0)
-            found[name] = values[0] if values[0].ndim == 0 else stacked
-    counts.load_state_dict(found)
-
-
-def _average(tensors: list[Tensor], world: int) -> list[Tensor]:
-    """Average tensors over the processes, in place."""
-    import torch.distributed as dist
-
-    for tensor in tensors:
-        dist.all_reduce(tensor)
-        tensor /= world
-    return tensors
