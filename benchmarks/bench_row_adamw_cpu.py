@@ -65,6 +65,30 @@ class Case:
         state["step"].fill_(2000.0)
 
 
+class Floor(Case):
+    """Takes the marked rows of four matrices out and puts three of them back; computes nothing.
+
+    What any step by PyTorch's operations on rows that lie apart has to do.
+    """
+
+    def __init__(self, start: Tensor, grads: list[Tensor], marks: list[Tensor]) -> None:
+        super().__init__(start, grads, lambda w: torch.optim.SGD([w]), marks)
+        self.state = [start.clone() for _ in range(3)]
+
+    def step(self, turn: int) -> float:
+        """Move rows about and return the seconds."""
+        turn %= len(self.grads)
+        began = time.perf_counter()
+        at = self.marks[turn].nonzero().squeeze(1)
+        for part in at.split(2**18 // self.weight.shape[1]):
+            self.grads[turn].index_select(0, part)
+            rows = [x.index_select(0, part) for x in self.state]
+            for x, row in zip(self.state, rows, strict=True):
+                wide = x.view(torch.complex128), row.view(torch.complex128)
+                wide[0].index_copy_(0, part, wide[1])
+        return time.perf_counter() - began
+
+
 def build(args: argparse.Namespace) -> dict[str, Case]:
     generator = torch.Generator().manual_seed(args.seed)
     shape = (args.rows, args.width)
@@ -94,6 +118,7 @@ def build(args: argparse.Namespace) -> dict[str, Case]:
         "share touched, marked": Case(start, sparse, ours, marks),
         "share touched, searched": Case(start, sparse, ours),
         "share touched, marked, catch_up": Case(start, sparse, ours_catching_up, marks),
+        "those rows taken out and put back": Floor(start, sparse, marks),
     }
     for name, case in cases.items():
         if "differ" in name or "share" in name:

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from elbowroom.optim.rows import At
 
-GATHERED = 2**19  # elements of an operand in a gathered block; five of them stay in cache
+GATHERED = 2**18  # elements of an operand in a gathered block; five of them stay in cache
 
 
 class Scratch:
@@ -26,39 +26,41 @@ class Scratch:
         return list(flat[:need].view(count, rows, width).unbind())
 
 
-def load(x: Tensor, at: At, dtype: torch.dtype, buffers: list[Tensor]) -> Tensor:
-    """Return some rows in the dtype to compute in: themselves if they can be, else a copy."""
-    if isinstance(at, slice):
-        return x[at].to(dtype)
-    if x.dtype != dtype:
-        return x.index_select(0, at).to(dtype)
-    buffer, x = buffers.pop(), x.detach()
-    torch.index_select(widened(x), 0, at, out=widened(buffer) if is_wide(x) else buffer)
-    return buffer
+class Shelf:
+    """A matrix that rows are taken from and put back into, once a block.
+
+    What is the same for all blocks of a step is found out here: a block is so small that it counts.
+    """
+
+    def __init__(self, x: Tensor, dtype: torch.dtype) -> None:
+        self._x = x.detach()
+        self._dtype = dtype
+        self._same = x.dtype == dtype
+        # index_copy moves one element at a time, however wide. The type is never computed with,
+        # and copying keeps every bit.
+        self._wide = self._x.view(torch.complex128) if self._same and _is_wide(x) else None
+
+    def load(self, at: At, buffer: Tensor | None) -> Tensor:
+        """Return some rows in the dtype to compute in: themselves if they can be, else a copy."""
+        if isinstance(at, slice):
+            return self._x[at].to(self._dtype)
+        if not self._same or buffer is None:
+            return self._x.index_select(0, at).to(self._dtype)
+        return torch.index_select(self._x, 0, at, out=buffer)
+
+    def store(self, at: At, value: Tensor) -> None:
+        """Put rows back where `load` took them."""
+        if isinstance(at, slice):
+            if not self._same:
+                self._x[at] = value.to(self._x.dtype)
+        elif self._wide is not None:
+            self._wide.index_copy_(0, at, value.view(torch.complex128))
+        else:
+            self._x.index_copy_(0, at, value.to(self._x.dtype))
 
 
-def store(x: Tensor, at: At, value: Tensor) -> None:
-    """Put rows back where `load` took them."""
-    x = x.detach()
-    if isinstance(at, slice):
-        if x.dtype != value.dtype:
-            x[at] = value.to(x.dtype)
-    elif is_wide(x) and x.dtype == value.dtype:
-        widened(x).index_copy_(0, at, widened(value))
-    else:
-        x.index_copy_(0, at, value.to(x.dtype))
-
-
-def is_wide(x: Tensor) -> bool:
+def _is_wide(x: Tensor) -> bool:
     """Return whether rows can be copied 16 bytes at a time."""
     size = x.element_size()
     fits = x.shape[1] * size % 16 == 0 and x.data_ptr() % 16 == 0
     return fits and x.stride(1) == 1 and x.stride(0) * size % 16 == 0
-
-
-def widened(x: Tensor) -> Tensor:
-    """Return a view for copying: PyTorch's index_copy moves one element at a time, however wide.
-
-    The type is never computed with, and copying keeps every bit.
-    """
-    return x.view(torch.complex128) if is_wide(x) else x

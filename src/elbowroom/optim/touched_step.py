@@ -6,18 +6,19 @@ that stays in cache, moved, and put back; stretches of neighbouring rows are mov
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
+from itertools import zip_longest
 
 import torch
 from torch import Tensor
-from torch.optim.adamw import adamw
 
 from elbowroom.losses.problem import compute_dtype
-from elbowroom.optim.gather import GATHERED, Scratch, load, store
+from elbowroom.optim.gather import GATHERED, Scratch, Shelf
+from elbowroom.optim.numbers import Number
+from elbowroom.optim.one_count import move_fused, shared_count, whole_count
 from elbowroom.optim.rows import At, Rows, Rule, begin
 from elbowroom.optim.touched import touched_rows
-from elbowroom.optim.update import Coefficients, forget, update_moments, update_param
+from elbowroom.optim.update import Coefficients, forget, root_of, update_moments, update_param
 
 STRETCH = 2**20  # elements of an operand in a block that is updated where it lies
 
@@ -25,15 +26,39 @@ STRETCH = 2**20  # elements of an operand in a block that is updated where it li
 def step_touched(rows: Rows, rule: Rule, scratch: Scratch) -> None:
     """Move the rows that were touched; on a CPU."""
     found = _find(rows)
-    if found is None and _uniform(rows, rule):
-        _step_fused(rows, rule)
-        return
-    at = slice(0, len(rows)) if found is None else found
-    dtype = compute_dtype(rows.param.dtype)
+    count = whole_count(rows, rule) if found is None else None
+    if count is not None:
+        values = [rows.grad, rows.param, rows.exp_avg, rows.exp_avg_sq]
+        move_fused(values, rows, rule, count)
+        _count(rows, slice(None), rows.row_step + 1)
+    else:
+        _step_rows(rows, rule, slice(0, len(rows)) if found is None else found, scratch)
+
+
+def _step_rows(rows: Rows, rule: Rule, at: At, scratch: Scratch) -> None:
+    dtype, width = compute_dtype(rows.param.dtype), rows.param.shape[1]
     c, missed, step = begin(rows, rule, at, dtype)
-    for block, part in _blocks(at, rows.param.shape[1]):
-        skipped = None if missed is None else missed[part]
-        _step_block(rows, rule, block, c.part(part), skipped, scratch)
+    shelves = [Shelf(x, dtype) for x in (rows.grad, rows.param, rows.exp_avg, rows.exp_avg_sq)]
+    gathered = isinstance(at, Tensor)
+    shared = shared_count(rows, rule, step, dtype) if gathered else None
+    count = len(at) if isinstance(at, Tensor) else len(rows)
+    size = _block_size(count, GATHERED if gathered else STRETCH, width)
+    memory = scratch.take(5 if gathered else 1, size, width, dtype)
+    for block, part in _blocks(at, count, size):
+        work, *buffers = [x[: part.stop - part.start] for x in memory]
+        values = [shelf.load(block, x) for shelf, x in zip_longest(shelves, buffers)]
+        if missed is not None:
+            forget(values[2], values[3], missed[part], rule.betas)
+        if shared is not None and isinstance(block, Tensor):  # a stretch may have any layout
+            move_fused(values, rows, rule, shared, c.part(part).decay)
+        else:
+            _move(values, rule, c.part(part), work)
+        for shelf, value in zip(shelves[1:], values[1:], strict=True):
+            shelf.store(block, value)
+    _count(rows, at, step)
+
+
+def _count(rows: Rows, at: At, step: Number) -> None:
     rows.row_step[at] = step
     if rows.row_decay is not None:
         rows.row_decay[at] = 1.0
@@ -53,80 +78,26 @@ def _find(rows: Rows) -> Tensor | None:
     return None if len(at) == len(rows) else at
 
 
-def _blocks(at: At, width: int) -> Iterator[tuple[At, slice]]:
+def _block_size(rows: int, elements: int, width: int) -> int:
+    """Return how many rows fit: about as many in each block, and in none just a few."""
+    blocks = max(1, -(-rows * width // elements))
+    return -(-rows // blocks)
+
+
+def _blocks(at: At, count: int, size: int) -> Iterator[tuple[At, slice]]:
     """Cut rows into blocks; also return each block's place among the rows."""
+    parts = [slice(i, min(i + size, count)) for i in range(0, count, max(1, size))]
     if isinstance(at, slice):
-        size = max(1, STRETCH // max(1, width))
-        for i in range(at.start, at.stop, size):
-            stretch = slice(i, min(i + size, at.stop))
-            yield stretch, stretch
+        yield from zip(parts, parts, strict=True)
         return
-    size = max(1, GATHERED // max(1, width))
-    for i in range(0, len(at), size):
-        block, part = at[i : i + size], slice(i, i + size)
-        first, last = int(block[0]), int(block[-1])
-        yield slice(first, last + 1) if last - first + 1 == len(block) else block, part
+    ends = at[[i for part in parts for i in (part.start, part.stop - 1)]].tolist()
+    for part, first, last in zip(parts, ends[::2], ends[1::2], strict=True):
+        neighbours = last - first + 1 == part.stop - part.start
+        yield slice(first, last + 1) if neighbours else at[part], part
 
 
-def _step_block(
-    rows: Rows, rule: Rule, at: At, c: Coefficients, missed: Tensor | None, scratch: Scratch
-) -> None:
-    n = at.stop - at.start if isinstance(at, slice) else len(at)
-    dtype = compute_dtype(rows.param.dtype)
-    count = 1 if isinstance(at, slice) else 5
-    work, *buffers = scratch.take(count, n, rows.param.shape[1], dtype)
-    grad = load(rows.grad, at, dtype, buffers)
-    grad = grad.neg() if rule.maximize else grad
-    stored = (rows.param, rows.exp_avg, rows.exp_avg_sq)
-    param, exp_avg, exp_avg_sq = values = [load(x, at, dtype, buffers) for x in stored]
-    if missed is not None:
-        forget(exp_avg, exp_avg_sq, missed, rule.betas)
+def _move(values: list[Tensor], rule: Rule, c: Coefficients, work: Tensor) -> None:
+    grad, param, exp_avg, exp_avg_sq = values
+    grad = torch.neg(grad, out=work) if rule.maximize else grad
     update_moments(exp_avg, exp_avg_sq, grad, rule.betas)
-    update_param(param, exp_avg, torch.sqrt(exp_avg_sq, out=work), c)
-    for to, value in zip(stored, values, strict=True):
-        store(to, at, value)
-
-
-def _uniform(rows: Rows, rule: Rule) -> bool:
-    """Return whether one set of numbers serves all rows, and torch's fused kernel applies."""
-    tensors = (rows.param, rows.grad, rows.exp_avg, rows.exp_avg_sq)
-    dtype = rows.param.dtype
-    if not (rule.fused and len(rows) and all(x.is_contiguous() for x in tensors)):
-        return False
-    if any(x.dtype != dtype for x in tensors) or isinstance(rows.lr, Tensor):
-        return False
-    if isinstance(rows.weight_decay, Tensor):
-        return False
-    low, high = (float(x) for x in torch.aminmax(rows.row_step))
-    if rule.catch_up:
-        return low == high == rule.step - 1
-    return low == high or low >= max(_horizon(beta, dtype) for beta in rule.betas)
-
-
-def _horizon(beta: float, dtype: torch.dtype) -> float:
-    """Return the step from which on ``1 - beta^t`` rounds to one."""
-    bits = 54 if dtype == torch.float64 else 25
-    return -bits * math.log(2) / math.log(beta) if beta else 1.0
-
-
-def _step_fused(rows: Rows, rule: Rule) -> None:
-    assert not isinstance(rows.weight_decay, Tensor)  # `_uniform` has seen to it
-    adamw(
-        [rows.param],
-        [rows.grad],
-        [rows.exp_avg],
-        [rows.exp_avg_sq],
-        [],
-        [rows.row_step.min()],
-        fused=True,
-        amsgrad=False,
-        beta1=rule.betas[0],
-        beta2=rule.betas[1],
-        lr=rows.lr,
-        weight_decay=rows.weight_decay,
-        eps=rule.eps,
-        maximize=rule.maximize,
-    )
-    rows.row_step.add_(1)
-    if rows.row_decay is not None:
-        rows.row_decay.fill_(1.0)
+    update_param(param, exp_avg, root_of(exp_avg_sq, work), c)
