@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from elbowroom.lab.model import attention
 from elbowroom.lab.model.config import ModelConfig
 from elbowroom.lab.model.products import product
 
@@ -105,8 +106,11 @@ class Attention(nn.Module):
         qkv = self.qkv(x).view(-1, length, 3, self.heads, x.shape[-1] // self.heads)
         if self.rotary is not None:
             qkv = torch.cat((self.rotary(qkv[:, :, :2]), qkv[:, :, 2:]), 2)
-        y = _attend_short(qkv) if _is_short(qkv) else _attend(qkv)
-        out: Tensor = self.out(y.transpose(1, 2).reshape(x.shape), onto)
+        if attention.takes(qkv):
+            y = attention.attend(qkv)
+        else:
+            y = (_attend_short(qkv) if _is_short(qkv) else _attend(qkv)).transpose(1, 2)
+        out: Tensor = self.out(y.reshape(x.shape), onto)
         return out
 
 
