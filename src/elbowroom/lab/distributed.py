@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from itertools import groupby
-from typing import Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import safetensors.torch
 import torch
@@ -25,8 +25,12 @@ import torch.distributed as dist
 from torch import Tensor
 
 from elbowroom.errors import ArgumentValueError, ElbowroomError
+from elbowroom.lab.folder import Company, End, RunFolder
 
-Parallel = Literal["ddp", "fsdp", "none"]
+if TYPE_CHECKING:
+    from elbowroom.lab.config import RunConfig
+    from elbowroom.lab.tokenizers import Tokenizer
+
 T = TypeVar("T")
 PATIENCE = timedelta(days=30)  # of words: a process may train its share for that much longer
 BUCKET = 2**25  # numbers that are averaged by one call
@@ -132,6 +136,20 @@ ALONE = Ranks()
 _current: Ranks | None = None
 
 
+def flat(states: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+    """Return the tensors of several runs as those of one."""
+    return {f"{r}/{name}": x for r, state in enumerate(states) for name, x in state.items()}
+
+
+def by_run(tensors: Mapping[str, Tensor], runs: int) -> list[dict[str, Tensor]]:
+    """Return what `flat` made one of."""
+    found: list[dict[str, Tensor]] = [{} for _ in range(runs)]
+    for key, x in tensors.items():
+        r, _, name = key.partition("/")
+        found[int(r)][name] = x
+    return found
+
+
 def is_launched() -> bool:
     """Return whether this process is one of several, by what ``torchrun`` sets."""
     if dist.is_available() and dist.is_initialized():
@@ -151,7 +169,8 @@ def own_device(device: torch.device | str | None = None) -> torch.device:
         device: what was asked for; a number in it stays. CUDA where there is one, if None.
     """
     found = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    if found.type != "cuda" or found.index is not None or not is_launched():
+    number: int | None = found.index
+    if found.type != "cuda" or number is not None or not is_launched():
         return found
     local, count = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
     if local >= count:
@@ -170,8 +189,11 @@ def joined(device: torch.device) -> Iterator[Ranks]:
         device: of this process; decides how numbers travel.
     """
     global _current
-    if _current is not None or not is_launched():
-        yield _current or ALONE
+    if _current is not None:
+        yield _current
+        return
+    if not is_launched():
+        yield ALONE
         return
     made = not dist.is_initialized()
     if device.type == "cuda":
@@ -238,6 +260,56 @@ def spread(
     return found
 
 
+def check_shared(run: RunConfig, world: int) -> None:
+    """Raise unless several processes can train a run together.
+
+    Args:
+        run: in which ``training.parallel`` says how.
+        world: how many they are.
+    """
+    training, optimizer = run.training, run.optimizer
+    times = world * training.accumulate
+    if training.batch % times:
+        fix = "change it, or have another number of processes, or set training.parallel to none"
+        expected = f"a multiple of {world} processes times accumulate ({training.accumulate})"
+        raise ArgumentValueError("training.batch", expected, training.batch, fix)
+    if training.parallel != "fsdp":
+        return
+    whole = {
+        "optimizer.name": optimizer.name == "coupled_adamw",
+        "optimizer.center": optimizer.center,
+    }
+    for name in (name for name, wanted in whole.items() if wanted):
+        fix = "leave it out, or set training.parallel to ddp"
+        expected = "nothing that needs whole matrices where weights are sharded"
+        raise ArgumentValueError(name, expected, getattr(optimizer, name.split(".")[1]), fix)
+
+
+class Onlooker(RunFolder):
+    """A run's folder for a process that helps to train the run: another one writes."""
+
+    def begin(self, config: RunConfig, tokenizer: Tokenizer, company: Company) -> None:
+        """Leave it to the first process."""
+
+    def append(self, line: Mapping[str, Any]) -> None:
+        """Leave it to the first process."""
+
+    def settle_metrics(self) -> None:
+        """Leave it to the first process."""
+
+    def forget_after(self, step: int) -> None:
+        """Leave it to the first process."""
+
+    def save_end(self, end: End) -> None:
+        """Leave it to the first process."""
+
+    def save_model(self, tensors: Mapping[str, Tensor], step: int) -> None:
+        """Leave it to the first process."""
+
+    def finish(self, record: Mapping[str, Any]) -> None:
+        """Leave it to the first process."""
+
+
 def average(tensors: Sequence[Tensor]) -> None:
     """Average tensors over all processes, in place: many at a time, so that calls are few.
 
@@ -253,7 +325,7 @@ def average(tensors: Sequence[Tensor]) -> None:
         with _heard():
             dist.all_reduce(flat)
         flat /= world
-        parts = flat.split([tensor.numel() for tensor in bucket])
+        parts = torch.split(flat, [tensor.numel() for tensor in bucket])
         for tensor, part in zip(bucket, parts, strict=True):
             tensor.copy_(part.view_as(tensor))
 

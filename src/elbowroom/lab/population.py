@@ -373,7 +373,7 @@ class Population:
         for at, objective in self.groups:
             bias = None if model.bias is None else model.bias[at]
             logp, share = objective.kept(
-                hidden[at].float(), model.head[at], target[at], bias, self.progress()
+                hidden[at].to(model.head.dtype), model.head[at], target[at], bias, self.progress()
             )
             nll.append(-logp)
             kept.append(share)

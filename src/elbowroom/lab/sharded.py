@@ -20,7 +20,6 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor, Shard
 
 from elbowroom.errors import ArgumentValueError
-from elbowroom.lab.config import RunConfig
 from elbowroom.lab.distributed import average
 from elbowroom.lab.model import GPT
 from elbowroom.lab.population import Population
@@ -95,6 +94,11 @@ class ShardedPopulation(Population):
 
     # What is kept to go on later
 
+    def settle(self) -> None:
+        """Let rows that wait catch up: those of this process."""
+        super().settle()
+        self._reshard()
+
     def model_state(self, r: int) -> dict[str, Tensor]:
         """Return the weights of the run, whole."""
         return {name: self._whole(name, shard)[r].cpu() for name, shard in self._shards.items()}
@@ -142,20 +146,6 @@ class ShardedPopulation(Population):
         (placement,) = like.placements
         assert isinstance(placement, Shard)
         return whole.chunk(self.world, placement.dim)[like.device_mesh.get_local_rank()].clone()
-
-
-def check_shardable(run: RunConfig) -> None:
-    """Raise where a run asks for what cannot be computed from parts of its weights.
-
-    Args:
-        run: that is to be sharded.
-    """
-    config = run.optimizer
-    for name, bad in (("name", config.name == "coupled_adamw"), ("center", config.center)):
-        if bad:
-            fix = "set training.parallel to ddp"
-            expected = "nothing that needs whole matrices, with training.parallel fsdp"
-            raise ArgumentValueError(f"optimizer.{name}", expected, getattr(config, name), fix)
 
 
 def shard(model: GPT, device: torch.device, world: int, *, compiled: bool = False) -> None:

@@ -8,12 +8,9 @@ checkpoint that all runs of a population have whole.
 from __future__ import annotations
 
 import math
-import signal
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +21,22 @@ from elbowroom.counts import TokenCounts
 from elbowroom.errors import ArgumentValueError, FileError
 from elbowroom.lab import checkpoints
 from elbowroom.lab.config import RunConfig, as_plain, names_differ
+from elbowroom.lab.distributed import (
+    ALONE,
+    Onlooker,
+    Ranks,
+    State,
+    by_run,
+    check_shared,
+    flat,
+    joined,
+    own_device,
+    spread,
+)
 from elbowroom.lab.evaluation import Judge
 from elbowroom.lab.folder import Company, End, RunFolder, companies, writable
 from elbowroom.lab.population import Population, population_key
+from elbowroom.lab.signals import interruptible
 from elbowroom.lab.tokens import Corpus
 from elbowroom.provenance import provenance
 
@@ -89,11 +99,14 @@ def train(
 ) -> Outcome:
     """Train and evaluate runs; each gets a folder in ``output``.
 
+    Where ``torchrun`` started several processes, each calls this, and they share the work: see
+    `elbowroom.lab.distributed`. Only the first tells the observer more than warnings.
+
     Args:
         runs: what to train.
         corpus: the texts.
         output: the folder that holds the runs' folders.
-        device: where; CUDA where there is one, if None.
+        device: where; CUDA where there is one, if None: each process's own.
         resume: go on with runs that were begun; finished ones are left alone.
         max_minutes: stop cleanly after so long.
         command: that repeats this, for the records.
@@ -112,24 +125,55 @@ def train(
                 fix = "go on with --resume, or name another folder"
                 raise ArgumentValueError("output", "a folder without these runs", run.folder, fix)
             folders[run.folder].check(run, corpus.fingerprint)
-    target = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    target = own_device(device)
     left = [run for run in runs if not folders[run.folder].is_finished]
-    populations = group(left, companies([folders[run.folder] for run in left]))
+    company = companies([folders[run.folder] for run in left])
     deadline = math.inf if max_minutes is None else time.monotonic() + 60 * max_minutes
-    with interruptible() as interrupted:
+    with joined(target) as ranks, interruptible() as interrupted:
+        tasks = assign(left, company, ranks, only=len(runs) == 1)
+        ranks.same(
+            "the runs", f"{runs} {corpus.fingerprint} {left} {company}"
+        )  # and all have looked
+        observer = observer if ranks.is_first else _warnings_only(observer)
 
         def should_stop() -> bool:
             return interrupted() or time.monotonic() > deadline
 
-        for number, members in enumerate(populations, start=1):
-            if should_stop():
-                return Outcome(tuple(folders.values()), stopped=True)
+        stopped = False
+        for number, (members, among) in enumerate(tasks, start=1):
+            stopped = among.any(should_stop())
+            if stopped:
+                break
             own = [folders[run.folder] for run in members]
-            job = Job(members, corpus, own, target, command=command, observer=observer)
-            job.place = (number, len(populations))
-            if not job.run(should_stop):
-                return Outcome(tuple(folders.values()), stopped=True)
-    return Outcome(tuple(folders.values()), stopped=False)
+            job = Job(members, corpus, own, target, command=command, observer=observer, ranks=among)
+            job.place = (number, len(tasks))
+            stopped = not job.run(should_stop)
+            if stopped:
+                break
+        stopped = ranks.any(stopped)  # and all have finished
+    return Outcome(tuple(folders.values()), stopped)
+
+
+def assign(
+    runs: Sequence[RunConfig], company: Mapping[str, Sequence[str]], ranks: Ranks, *, only: bool
+) -> list[tuple[list[RunConfig], Ranks]]:
+    """Return what this process trains, and with which others: with all, or alone.
+
+    Args:
+        runs: those that are not finished.
+        company: with whom some of them were trained so far; they go on in that company.
+        ranks: all processes.
+        only: whether no other run was asked for, so that one may take all processes.
+    """
+    if ranks.world == 1:
+        return [(members, ALONE) for members in group(runs, company)]
+    modes = ("fsdp", "ddp") if only else ("fsdp",)
+    shared = [run for run in runs if run.training.parallel in modes]
+    for run in shared:
+        check_shared(run, ranks.world)
+    rest = group([run for run in runs if run not in shared], company)
+    apart = spread(rest, ranks.world, whole=lambda run: run.folder in company)[ranks.rank]
+    return [([run], ranks) for run in shared] + [(members, ALONE) for members in apart]
 
 
 def group(
@@ -159,6 +203,7 @@ class Job:
         device: where to train.
         command: for the records.
         observer: is told what happens.
+        ranks: the processes that train it together.
     """
 
     def __init__(
@@ -170,10 +215,13 @@ class Job:
         *,
         command: str = "",
         observer: Observer | None = None,
+        ranks: Ranks = ALONE,
     ) -> None:
-        self.origin = provenance(command)
-        self.population = Population(runs, corpus, device)
+        self.origin, self.ranks = provenance(command), ranks
+        self.population = _population(runs, corpus, device, ranks)
         self.runs = self.population.runs  # in its order
+        if not ranks.is_first:
+            folders = [Onlooker(folder.path) for folder in folders]
         by_name = {folder.path.name: folder for folder in folders}
         self.folders = [by_name[run.folder] for run in self.runs]
         self.corpus, self.observer = corpus, observer
@@ -205,7 +253,7 @@ class Job:
             folder.begin(run, self.corpus.tokenizer, company)
         self._resume()
         self._tell("start")
-        if not self._train(should_stop):
+        if not self._train(lambda: self.ranks.any(should_stop())):
             return False
         self._finish()
         return True
@@ -213,12 +261,24 @@ class Job:
     # Going on
 
     def _resume(self) -> None:
-        """Continue from the newest checkpoint that all runs have whole, if there is one."""
+        """Continue from what was found, if anything."""
+        plain, tensors = self.ranks.share(self._found)
+        states = by_run(tensors, len(self.runs))
+        if "ends" in plain:
+            self._resume_end([End(**end) for end in plain["ends"]], states)
+            return
+        if plain:
+            self.population.load_run_states(states, plain["step"], plain["since"])
+            self._seconds, self._kept = plain["seconds"], plain["kept"]
+        for folder in self.folders:
+            folder.forget_after(self.population.done)
+
+    def _found(self) -> State:
+        """Return the newest checkpoint that all runs have whole, or the end of training."""
         ends = [folder.end for folder in self.folders]
         if None not in ends:
-            self._resume_end([end for end in ends if end is not None])
-            return
-        population = self.population
+            models = [folder.load_model()[0] for folder in self.folders]
+            return {"ends": [asdict(end) for end in ends if end is not None]}, flat(models)
         common = set.intersection(*(set(checkpoints.steps(f.state)) for f in self.folders))
         for step in sorted(common, reverse=True):
             try:
@@ -227,17 +287,19 @@ class Job:
                 self._tell("warning", message=f"{error}; trying the one before it")
                 continue
             meta = found[0].meta
-            population.load_run_states([c.tensors for c in found], step, int(meta["since"]))
-            self._seconds = float(meta["seconds"])
-            self._kept = [list(c.meta["kept"]) for c in found]
-            break
-        for folder in self.folders:
-            folder.forget_after(population.done)
+            plain: dict[str, Any] = {
+                "step": step,
+                "since": int(meta["since"]),
+                "seconds": float(meta["seconds"]),
+            }
+            plain["kept"] = [list(c.meta["kept"]) for c in found]
+            return plain, flat([c.tensors for c in found])
+        return {}, {}
 
-    def _resume_end(self, ends: Sequence[End]) -> None:
+    def _resume_end(self, ends: Sequence[End], states: Sequence[Mapping[str, Tensor]]) -> None:
         """Continue where only the evaluation was cut off."""
-        for r, folder in enumerate(self.folders):
-            self.population.model.load_run_state(r, folder.load_model()[0])
+        for r, state in enumerate(states):
+            self.population.load_model_state(r, state)
         self.population.end_at(ends[0].done, [end.died_at for end in ends])
         self._seconds = ends[0].seconds
         self._kept = [end.kept for end in ends]
@@ -246,13 +308,12 @@ class Job:
         """Write a checkpoint of every run."""
         for folder in self.folders:
             folder.settle_metrics()
+        since, seconds = self.population.since, self._elapsed()
         for r, folder in enumerate(self.folders):
-            checkpoints.save(
-                folder.state,
-                self.population.done,
-                self.population.run_state(r),
-                {"since": self.population.since, "seconds": self._elapsed(), "kept": self._kept[r]},
-            )
+            state = self.population.run_state(r)  # by all processes, where they share the run
+            if self.ranks.is_first:
+                meta = {"since": since, "seconds": seconds, "kept": self._kept[r]}
+                checkpoints.save(folder.state, self.population.done, state, meta)
         self._saved = time.monotonic()
         self._tell("save")
 
@@ -295,7 +356,8 @@ class Job:
             self._quick()
         every = training.checkpoint_every
         due = every is not None and done % every == 0
-        due = due or time.monotonic() - self._saved > 60 * training.checkpoint_minutes
+        late = time.monotonic() - self._saved > 60 * training.checkpoint_minutes
+        due = due or self.ranks.any(late)
         if due and not last:
             self._save()
 
@@ -342,7 +404,7 @@ class Job:
         died = population.died_at.tolist()
         for r, folder in enumerate(self.folders):
             folder.save_end(End(population.done, died[r], self._kept[r], seconds))
-            folder.save_model(population.model.run_state(r), population.done)
+            folder.save_model(population.model_state(r), population.done)
         self._tell("judge")
         records = self.judge.full()
         for r, (run, folder, judged) in enumerate(
@@ -362,6 +424,7 @@ class Job:
             "steps": population.done if died < 0 else died,
             "parameters": population.model.size,
             "runs_in_population": len(self.runs),
+            "processes": self.ranks.world,
             "wall_seconds": round(seconds, 2),
             "config": _finite(as_plain(run)),
             "corpus": self.corpus.fingerprint,
@@ -397,29 +460,22 @@ class Job:
         )
 
 
-@contextmanager
-def interruptible() -> Iterator[Callable[[], bool]]:
-    """Turn the first Ctrl-C (or SIGTERM) into a wish to stop; the second stops at once.
+def _warnings_only(observer: Observer | None) -> Observer | None:
+    def tell(event: Event) -> None:
+        if observer is not None and event.kind == "warning":
+            observer(event)
 
-    Yields a function that tells whether the wish was made. In other threads than the main one,
-    which alone gets signals, nothing changes.
-    """
-    wished: list[int] = []
+    return tell
 
-    def wish(number: int, _frame: object) -> None:
-        if wished:
-            raise KeyboardInterrupt
-        wished.append(number)
 
-    names = (signal.SIGINT, signal.SIGTERM)
-    before: dict[signal.Signals, Any] = {}
-    if threading.current_thread() is threading.main_thread():
-        before = {name: signal.signal(name, wish) for name in names}
-    try:
-        yield lambda: bool(wished)
-    finally:
-        for name, handler in before.items():  # None: it was not set from Python
-            signal.signal(name, signal.SIG_DFL if handler is None else handler)
+def _population(
+    runs: Sequence[RunConfig], corpus: Corpus, device: torch.device, ranks: Ranks
+) -> Population:
+    if ranks.world > 1 and runs[0].training.parallel == "fsdp":
+        from elbowroom.lab.sharded import ShardedPopulation  # loads much of torch
+
+        return ShardedPopulation(runs, corpus, device, rank=ranks.rank, world=ranks.world)
+    return Population(runs, corpus, device, rank=ranks.rank, world=ranks.world)
 
 
 def _plain(x: float) -> float | None:
