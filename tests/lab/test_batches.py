@@ -130,9 +130,7 @@ def test_processes_share_a_batch():
     whole = batches([0.7, 0.3], [5]).draw(step)
     parts = [batches([0.7, 0.3], [5], rank=r, world=3).draw(step) for r in range(3)]
     assert torch.equal(torch.cat([p.ids for p in parts], 1), whole.ids)
-    with pytest.raises(
-        ArgumentValueError, match="batch: expected a multiple of 4 processes, got 6"
-    ):
+    with pytest.raises(ArgumentValueError, match="batch: expected a multiple of 4 processes"):
         batches([0.7, 0.3], [5], rank=0, world=4)
 
 
