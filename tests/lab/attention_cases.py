@@ -89,6 +89,7 @@ def test_large_scores_stay_finite(device):
     )
 
 
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")  # NumPy's, interpreted
 def test_another_window_that_is_not_finite_changes_nothing(device):
     qkv, dout = some((3, 5, 2, 16), torch.float32, device)
     whole = both(attend, qkv, dout)
@@ -162,8 +163,10 @@ def test_the_model_uses_it(position, device, monkeypatch):
     torch.testing.assert_close(got, other, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.usefixtures("unchecked")  # the checker of shapes cannot be traced
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # PyTorch warns of itself
+@pytest.mark.filterwarnings("ignore:TensorFloat32")  # and on a GPU that it could be faster
 @pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_the_model_compiled_in_one_graph(backend, device, monkeypatch):
     calls = spied(monkeypatch)
     torch.compiler.reset()

@@ -1,7 +1,4 @@
-"""Attention, interpreted on a CPU; `test_attention` runs this with TRITON_INTERPRET=1.
-
-It does so without the checker of shapes, which cannot be traced.
-"""
+"""Attention, interpreted on a CPU; `test_attention` runs this with TRITON_INTERPRET=1."""
 
 from __future__ import annotations
 

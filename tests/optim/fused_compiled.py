@@ -3,40 +3,14 @@
 from __future__ import annotations
 
 import re
-import subprocess
 from pathlib import Path
 
 import pytest
-import triton
-from triton.backends.compiler import GPUTarget
-from triton.compiler import ASTSource
 
 from elbowroom.optim import fused, kernels
+from tests.compiling import CAPABILITIES, compile_for, usage
 
-TOOL = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
 STATE = ("param", "grad", "exp_avg", "exp_avg_sq")
-CAPABILITIES = [80, 90, 100]
-
-
-def compile_for(capability, kernel, types, constants, warps):
-    """Compile a kernel; what has no type in ``types`` and is no constant is a number."""
-    signature = {name: types.get(name, "fp32") for name in kernel.arg_names}
-    signature.update(dict.fromkeys(constants, "constexpr"))
-    aligned = [["tt.divisibility", 16]]
-    places = {kernel.arg_names.index(name): name for name in types}
-    attributes = {(i,): aligned for i, name in places.items() if types[name] != "fp32"}
-    source = ASTSource(kernel, signature, constants, attributes)
-    target = GPUTarget("cuda", capability, 32)
-    return triton.compile(source, target=target, options={"num_warps": warps})
-
-
-def usage(compiled, folder: Path) -> dict[str, int]:
-    """Return registers and bytes of stack, local and shared memory."""
-    cubin = folder / "kernel.cubin"
-    cubin.write_bytes(compiled.asm["cubin"])
-    command = [TOOL, "-res-usage", cubin]
-    text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    return {name: int(value) for name, value in re.findall(r"(REG|STACK|LOCAL|SHARED):(\d+)", text)}
 
 
 def assert_lean(compiled, folder: Path) -> None:

@@ -2,54 +2,23 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 import types
-from pathlib import Path
 
 import pytest
 import torch
 from torch.nn import Parameter
 
 from elbowroom.optim import RowAdamW, fused
-
-ROOT = Path(__file__).resolve().parents[2]
-
-
-def run_tests(name: str, **environment: str) -> None:
-    """Run a file of tests in a process of its own: Triton asks once how kernels are to run."""
-    pytest.importorskip("triton")
-    options = ["-q", "-n", "0", "-p", "no:randomly", "-p", "no:cacheprovider", "--no-cov"]
-    command = [sys.executable, "-m", "pytest", *options, f"tests/optim/{name}.py"]
-    inherited = {x: value for x, value in os.environ.items() if x != "TRITON_INTERPRET"}
-    done = subprocess.run(
-        command,
-        cwd=ROOT,
-        env={**inherited, **environment},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+from tests.kernels import Recorder, run_tests
 
 
 def test_interpreted():
-    run_tests("fused_interpreted", TRITON_INTERPRET="1")
+    run_tests("tests/optim/fused_interpreted.py", TRITON_INTERPRET="1")
 
 
 def test_compiled_for_gpus_that_are_not_here(tmp_path):
-    run_tests("fused_compiled", TRITON_CACHE_DIR=str(tmp_path))
-
-
-class Recorder:
-    """Stands in for a kernel: it keeps the grid and the arguments of each launch."""
-
-    def __init__(self) -> None:
-        self.launches: list[tuple[tuple[int, ...], tuple, dict]] = []
-
-    def __getitem__(self, grid):
-        return lambda *args, **options: self.launches.append((grid, args, options))
+    run_tests("tests/optim/fused_compiled.py", TRITON_CACHE_DIR=str(tmp_path))
 
 
 @pytest.fixture
