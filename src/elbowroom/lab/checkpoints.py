@@ -137,6 +137,18 @@ def steps(folder: str | Path) -> tuple[int, ...]:
     return tuple(_checkpoints(Path(folder)))
 
 
+def remove_after(folder: str | Path, step: int) -> None:
+    """Remove the checkpoints of later steps: those will be made again.
+
+    Args:
+        folder: where checkpoints lie.
+        step: the last one to stay.
+    """
+    for found, path in _checkpoints(Path(folder)).items():
+        if found > step:
+            _remove(path)
+
+
 def _encode(tensors: Mapping[str, Tensor], meta: Mapping[str, Any], step: int) -> dict[str, bytes]:
     """Return the content of all files, the manifest last."""
     try:

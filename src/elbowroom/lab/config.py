@@ -13,7 +13,7 @@ from typing import Any, Literal
 from elbowroom import checks
 from elbowroom.errors import ArgumentTypeError, ArgumentValueError
 from elbowroom.lab.evaluation import EvaluationConfig
-from elbowroom.lab.loss_config import LossConfig, Rows
+from elbowroom.lab.loss_config import SHORTHANDS, LossConfig, Rows
 from elbowroom.lab.model import ModelConfig
 from elbowroom.lab.strict import from_plain, to_plain
 
@@ -231,11 +231,18 @@ def names_differ(runs: Sequence[RunConfig]) -> None:
 
 
 def merge(base: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str, Any]:
-    """Return ``base`` with the values of ``change`` put in, mapping by mapping."""
+    """Return ``base`` with the values of ``change`` put in, mapping by mapping.
+
+    Example:
+        >>> merge({"loss": {"margin": 1}}, {"loss": {"margin": {"end": 3}}})
+        {'loss': {'margin': {'start': 1, 'end': 3}}}
+    """
     out = dict(base)
     for key, value in change.items():
         old = out.get(key)
         old = to_plain(old) if is_dataclass(old) else old
+        if key in SHORTHANDS and isinstance(value, Mapping) and isinstance(old, int | float | str):
+            old = {SHORTHANDS[key]: old}
         both = isinstance(old, Mapping) and isinstance(value, Mapping)
         out[key] = merge(old, value) if both else value  # type: ignore[arg-type]
     return out

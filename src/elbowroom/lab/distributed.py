@@ -41,6 +41,25 @@ class RankError(ElbowroomError, RuntimeError):
     """Another process ended, or wants something else than this one."""
 
 
+class Words:
+    """The group that words go through, until the processes part."""
+
+    def __init__(self) -> None:
+        self._group: Any = dist.new_group(backend="gloo", timeout=PATIENCE)
+
+    @property
+    def group(self) -> Any:
+        """What `torch.distributed` takes."""
+        if self._group is None:  # None would mean all processes of the caller's group
+            raise RankError("the processes have parted; join them again")
+        return self._group
+
+    def end(self) -> None:
+        """Hang up: others that wait for a word are told, even if this process lives on."""
+        group, self._group = self._group, None
+        dist.destroy_process_group(group)
+
+
 @dataclass(frozen=True)
 class Ranks:
     """The processes that train together, as one of them sees them.
@@ -49,7 +68,7 @@ class Ranks:
         rank: which of them this is.
         world: how many there are.
         local: which of those on this machine this is.
-        words: the group that words go through; None for a process alone.
+        words: what words go through; None for a process alone.
 
     Example:
         >>> alone = Ranks()
@@ -60,7 +79,7 @@ class Ranks:
     rank: int = 0
     world: int = 1
     local: int = 0
-    words: Any = None
+    words: Words | None = None
 
     @property
     def is_first(self) -> bool:
@@ -77,7 +96,7 @@ class Ranks:
             return flag
         found = torch.tensor(int(flag))
         with _heard():
-            dist.all_reduce(found, dist.ReduceOp.MAX, group=self.words)
+            dist.all_reduce(found, dist.ReduceOp.MAX, group=self.words.group)
         return bool(found)
 
     def same(self, what: str, text: str) -> None:
@@ -91,7 +110,7 @@ class Ranks:
         both = torch.tensor([number, -number])
         if self.words is not None:
             with _heard():
-                dist.all_reduce(both, dist.ReduceOp.MAX, group=self.words)
+                dist.all_reduce(both, dist.ReduceOp.MAX, group=self.words.group)
         if int(both[0]) != -int(both[1]):
             fix = "start all with one command, and one folder that all can see"
             raise RankError(f"{what}: the processes differ in it; {fix}")
@@ -108,17 +127,17 @@ class Ranks:
         if self.is_first:
             plain, tensors = make()
             parts = [json.dumps(plain).encode(), safetensors.torch.save(dict(tensors))]
-        plain_part, tensor_part = (self._from_first(part) for part in parts)
+        plain_part, tensor_part = (self._from_first(part, self.words.group) for part in parts)
         return json.loads(plain_part), safetensors.torch.load(tensor_part)
 
-    def _from_first(self, data: bytes) -> bytes:
+    def _from_first(self, data: bytes, group: Any) -> bytes:
         size = torch.tensor(len(data))
         with _heard():
-            dist.broadcast(size, 0, group=self.words)
+            dist.broadcast(size, 0, group=group)
             buffer = torch.empty(int(size), dtype=torch.uint8)
             if self.is_first:
                 buffer.copy_(torch.frombuffer(bytearray(data), dtype=torch.uint8))
-            dist.broadcast(buffer, 0, group=self.words)
+            dist.broadcast(buffer, 0, group=group)
         return buffer.numpy().tobytes()
 
     @contextmanager
@@ -159,7 +178,9 @@ def is_launched() -> bool:
 
 def is_first() -> bool:
     """Return whether this process reports for all: it is the only one, or the first."""
-    return not is_launched() or int(os.environ.get("RANK", "0")) == 0
+    if dist.is_available() and dist.is_initialized():
+        return dist.get_rank() == 0
+    return not is_launched() or int(os.environ["RANK"]) == 0
 
 
 def own_device(device: torch.device | str | None = None) -> torch.device:
@@ -201,27 +222,40 @@ def joined(device: torch.device) -> Iterator[Ranks]:
     with _heard():
         if made:
             dist.init_process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo")
-        words = dist.new_group(backend="gloo", timeout=PATIENCE)
+        words = Words()
     rank = dist.get_rank()
     local = int(os.environ.get("LOCAL_RANK", rank))
     _current = Ranks(rank, dist.get_world_size(), local, words)
+    whole = False
     try:
-        yield _current
+        with _heard(_is_of_others):
+            yield _current
         _current.any(False)  # nobody leaves while another still waits for a word
+        whole = True
     finally:
         _current = None
-        if made and device.type == "cpu":  # NCCL would wait for those that have failed
+        words.end()
+        if made and (whole or device.type == "cpu"):  # NCCL would wait for those that have failed
             dist.destroy_process_group()
-    if made and device.type != "cpu":
-        dist.destroy_process_group()
+
+
+def _is_of_others(error: RuntimeError) -> bool:
+    """Return whether torch raised it because another process cannot be reached."""
+    return isinstance(error, dist.DistError) or "/gloo/" in str(error)
 
 
 @contextmanager
-def _heard() -> Iterator[None]:
-    """Say what it means where another process does not answer."""
+def _heard(concerns: Callable[[RuntimeError], bool] = lambda _: True) -> Iterator[None]:
+    """Say what it means where another process does not answer.
+
+    Args:
+        concerns: tells which errors mean that.
+    """
     try:
         yield
     except RuntimeError as error:
+        if isinstance(error, ElbowroomError) or not concerns(error):
+            raise
         said = " ".join(str(error).split())[:200]
         raise RankError(
             "another process has ended, or cannot be reached; look at what it said, and go on "
@@ -307,6 +341,9 @@ class Onlooker(RunFolder):
         """Leave it to the first process."""
 
     def finish(self, record: Mapping[str, Any]) -> None:
+        """Leave it to the first process."""
+
+    def forget_state(self) -> None:
         """Leave it to the first process."""
 
 

@@ -248,9 +248,10 @@ def _fitted(first: Scores, second: Scores, r: int) -> dict[str, Any]:
         nll += tokens * float(judged.nll_at(temperature)[r])
         count += tokens
         used.append(float(temperature[r]))
-    if not math.isfinite(nll):
+    ppl = _number(torch.tensor(nll / count, dtype=torch.float64).exp())
+    if ppl is None:
         return {}
-    return {"fitted_ppl": math.exp(nll / count), "fitted_temperature": sum(used) / 2}
+    return {"fitted_ppl": ppl, "fitted_temperature": sum(used) / 2}
 
 
 def _number(value: Float[Tensor, ""]) -> float | None:

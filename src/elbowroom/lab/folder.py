@@ -19,7 +19,7 @@ import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +27,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from elbowroom.errors import ArgumentValueError, FileError
+from elbowroom.errors import ArgumentValueError, ElbowroomError, FileError
+from elbowroom.lab import checkpoints
 from elbowroom.lab.config import RunConfig, as_plain, run_config
 from elbowroom.lab.strict import read_yaml, write_yaml
 from elbowroom.provenance import write_bytes, write_json
@@ -133,9 +134,9 @@ class RunFolder:
     def company(self) -> Company | None:
         """What the run was last trained with; None where that is not known, or over."""
         path = self.state / "company.json"
-        if self.is_finished or not path.exists():
+        if not path.exists():
             return None
-        found = read_json(path)
+        found = read_json(path, Company)
         return Company(tuple(found["runs"]), str(found["corpus"]))
 
     def config(self) -> RunConfig:
@@ -143,7 +144,13 @@ class RunFolder:
         if not self.exists:
             fix = "name a folder that elbowroom train or compare made"
             raise FileError(f"{self.path}: no run here (config.yaml is missing); {fix}")
-        return run_config(read_yaml(self.path / "config.yaml"))
+        path = self.path / "config.yaml"
+        try:
+            return run_config(read_yaml(path))
+        except ElbowroomError as error:
+            said = str(error).removeprefix(f"{path}: ")
+            fix = "put back what it was, or remove the run's folder to train it again"
+            raise FileError(f"{path}: not as a run wrote it ({said}); {fix}") from error
 
     def append(self, line: Mapping[str, Any]) -> None:
         """Add a line to the metrics."""
@@ -160,20 +167,16 @@ class RunFolder:
                 os.fsync(file.fileno())
 
     def metrics(self) -> list[dict[str, Any]]:
-        """Return the lines of the metrics; one that was cut off by a kill is left out."""
+        """Return the lines of the metrics; a last one that was cut off by a kill is left out."""
         path = self.path / "metrics.jsonl"
         if not path.exists():
             return []
-        found = []
-        for line in path.read_bytes().split(b"\n"):
-            try:
-                found.append(json.loads(line))
-            except ValueError:  # also half a character
-                break
-        return found
+        *lines, _cut_off = path.read_bytes().split(b"\n")
+        return [_metrics_line(path, number, line) for number, line in enumerate(lines, start=1)]
 
     def forget_after(self, step: int) -> None:
-        """Drop the metrics of steps that will be made again."""
+        """Drop the metrics and the checkpoints of steps that will be made again."""
+        checkpoints.remove_after(self.state, step)
         kept = [line for line in self.metrics() if line["step"] <= step]
         text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in kept)
         with saving(self.path):
@@ -190,7 +193,7 @@ class RunFolder:
         path = self.state / "end.json"
         if not (path.exists() and (self.path / "model.safetensors").exists()):
             return None
-        return End(**read_json(path))
+        return End(**read_json(path, End))
 
     def save_model(self, tensors: Mapping[str, Tensor], step: int) -> None:
         """Write the weights."""
@@ -210,9 +213,12 @@ class RunFolder:
             raise FileError(f"{path}: no whole model there ({error}); {fix}") from error
 
     def finish(self, record: Mapping[str, Any]) -> None:
-        """Write the record; what was needed to go on is removed."""
+        """Write the record."""
         with saving(self.path):
             write_json(self.path / "record.json", record)
+
+    def forget_state(self) -> None:
+        """Remove what was needed to go on, once all of a company have their records."""
         shutil.rmtree(self.state, ignore_errors=True)
 
     def remove(self) -> None:
@@ -250,6 +256,20 @@ def companies(folders: Sequence[RunFolder]) -> dict[str, tuple[str, ...]]:
     return named | known
 
 
+def unfinished(folders: Mapping[str, RunFolder], company: Mapping[str, Sequence[str]]) -> set[str]:
+    """Return the names of the folders of runs that are to be trained, or only evaluated.
+
+    A run that has its record is among them where another of its company has none: they were killed
+    in between, and are evaluated together again, for the same bits.
+
+    Args:
+        folders: by name.
+        company: with which runs some were trained, as `companies` found.
+    """
+    without = {name for name, folder in folders.items() if not folder.is_finished}
+    return without | {name for name in folders if without & set(company.get(name, ()))}
+
+
 def _settings(values: Mapping[str, Any], before: str = "") -> dict[str, Any]:
     """Return all values of nested mappings by their path, such as ``loss.margin.start``."""
     found: dict[str, Any] = {}
@@ -260,14 +280,33 @@ def _settings(values: Mapping[str, Any], before: str = "") -> dict[str, Any]:
     return found
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """Return what a JSON file holds."""
+def read_json(path: Path, kind: type[Company | End] | None = None) -> dict[str, Any]:
+    """Return what a JSON file holds.
+
+    Args:
+        path: the file.
+        kind: whose fields it must have; None for any.
+    """
+    fix = "remove this file and go on with --resume"
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise FileError(f"{path}: not readable as JSON ({error})") from error
-    if not isinstance(found, dict):
-        raise FileError(f"{path}: expected a JSON object")
+        raise FileError(f"{path}: not readable as JSON ({error}); {fix}") from error
+    names = {field.name for field in fields(kind)} if kind is not None else None
+    if not isinstance(found, dict) or (names is not None and found.keys() != names):
+        expected = f" with {', '.join(sorted(names))}" if names else ""
+        raise FileError(f"{path}: expected a JSON object{expected}; {fix}")
+    return found
+
+
+def _metrics_line(path: Path, number: int, line: bytes) -> dict[str, Any]:
+    try:
+        found = json.loads(line)
+    except ValueError:  # also half a character
+        found = None
+    if not isinstance(found, dict) or not isinstance(found.get("step"), int):
+        fix = "put it back or remove it, and go on with --resume"
+        raise FileError(f"{path}: line {number} is damaged; {fix}")
     return found
 
 
@@ -287,6 +326,13 @@ def run_folders(path: str | Path) -> list[RunFolder]:
 
 def writable(path: Path) -> None:
     """Raise unless a folder can be made and written at ``path``."""
-    parent = next(p for p in (path, *path.absolute().parents) if p.exists())
+    parent = next(p for p in (path, *path.absolute().parents) if _is_there(p))
     if not parent.is_dir() or not os.access(parent, os.W_OK):
         raise FileError(f"{path}: no folder can be made here; name another with --output")
+
+
+def _is_there(path: Path) -> bool:
+    try:
+        return path.exists()
+    except PermissionError:  # it lies in a folder that others may not look into
+        return False

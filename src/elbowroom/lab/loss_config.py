@@ -30,6 +30,7 @@ LossName = Literal[
     "seesaw",
     "sparsemax",
 ]
+SHORTHANDS = {"margin": "start", "variant": "name"}  # which field a value alone means
 VariantName = Literal["none", "softminus", "detached_below", "decoupled", "leaky", "rare_only"]
 
 
@@ -118,7 +119,7 @@ class MarginConfig:
     @classmethod
     def shorthand(cls, value: object, where: str = "margin") -> MarginConfig:
         """Return the fixed margin that a bare number means."""
-        return from_plain(cls, {"start": value}, where)
+        return from_plain(cls, {SHORTHANDS["margin"]: value}, where)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,7 +145,7 @@ class VariantConfig:
     @classmethod
     def shorthand(cls, value: object, where: str = "variant") -> VariantConfig:
         """Return the variant that a bare name means."""
-        return from_plain(cls, {"name": value}, where)
+        return from_plain(cls, {SHORTHANDS["variant"]: value}, where)
 
 
 @dataclass(frozen=True, kw_only=True)

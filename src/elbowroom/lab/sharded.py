@@ -113,7 +113,7 @@ class ShardedPopulation(Population):
         return {
             f"optimizer.{name}.{what}": self._whole(name, value)[r].cpu() if value.ndim else value
             for name, shard in self._shards.items()
-            for what, value in self.optimizer.state[shard].items()
+            for what, value in sorted(self.optimizer.state[shard].items())  # in one order in all
             if isinstance(value, Tensor)
         }
 

@@ -2,7 +2,8 @@
 
 Runs that can share a program become one `Population`; populations are trained one after the other.
 Whatever stops training (Ctrl-C, a time limit, a kill), ``resume=True`` goes on: from the newest
-checkpoint that all runs of a population have whole.
+checkpoint that all runs of a population have whole, to the same bits on the same device with as
+many threads.
 """
 
 from __future__ import annotations
@@ -10,34 +11,34 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from elbowroom import checks
 from elbowroom.counts import TokenCounts
-from elbowroom.errors import ArgumentValueError, FileError
-from elbowroom.lab import checkpoints
+from elbowroom.errors import ArgumentValueError
+from elbowroom.lab import checkpoints, resume
 from elbowroom.lab.config import RunConfig, as_plain, names_differ
 from elbowroom.lab.distributed import (
     ALONE,
     Onlooker,
     Ranks,
-    State,
     by_run,
     check_shared,
-    flat,
     joined,
     own_device,
     spread,
 )
 from elbowroom.lab.evaluation import Judge
-from elbowroom.lab.folder import Company, End, RunFolder, companies, writable
+from elbowroom.lab.folder import Company, End, RunFolder, companies, unfinished, writable
 from elbowroom.lab.population import Population, population_key
 from elbowroom.lab.signals import interruptible
 from elbowroom.lab.tokens import Corpus
+from elbowroom.lab.trackers import join
 from elbowroom.provenance import provenance
 
 
@@ -80,10 +81,12 @@ class Outcome:
     Attributes:
         folders: of all runs, in the order given.
         stopped: whether it was stopped before its end.
+        interrupted: whether that was by a signal, to whichever process, and not by a limit.
     """
 
     folders: tuple[RunFolder, ...]
     stopped: bool
+    interrupted: bool = False
 
 
 def train(
@@ -96,6 +99,7 @@ def train(
     max_minutes: float | None = None,
     command: str = "",
     observer: Observer | None = None,
+    tracker: Observer | None = None,
 ) -> Outcome:
     """Train and evaluate runs; each gets a folder in ``output``.
 
@@ -111,10 +115,13 @@ def train(
         max_minutes: stop cleanly after so long.
         command: that repeats this, for the records.
         observer: is told what happens.
+        tracker: likewise, but of each run by the process that trains it.
     """
     if not runs:
         raise ArgumentValueError("runs", "at least one run", "none")
     names_differ(runs)
+    if max_minutes is not None:
+        checks.number("max_minutes", max_minutes, at_least=0.0)
     runs = [replace(r, model=replace(r.model, vocab_size=corpus.vocab_size)) for r in runs]
     output = Path(output)
     writable(output)
@@ -126,15 +133,20 @@ def train(
                 raise ArgumentValueError("output", "a folder without these runs", run.folder, fix)
             folders[run.folder].check(run, corpus.fingerprint)
     target = own_device(device)
-    left = [run for run in runs if not folders[run.folder].is_finished]
-    company = companies([folders[run.folder] for run in left])
+    company = companies(list(folders.values()))
+    names = unfinished(folders, company)
+    left = [run for run in runs if run.folder in names]
     deadline = math.inf if max_minutes is None else time.monotonic() + 60 * max_minutes
     with joined(target) as ranks, interruptible() as interrupted:
+        ranks.same("the runs", str(runs))
+        ranks.same("the texts", corpus.fingerprint)
+        ranks.same("the folder", f"{output} {left} {company}")  # and all have looked
         tasks = assign(left, company, ranks, only=len(runs) == 1)
-        ranks.same(
-            "the runs", f"{runs} {corpus.fingerprint} {left} {company}"
-        )  # and all have looked
-        observer = observer if ranks.is_first else _warnings_only(observer)
+        if ranks.is_first:
+            for name in folders.keys() - names:  # a kill may have come between record and this
+                folders[name].forget_state()
+        else:
+            observer = _warnings_only(observer)
 
         def should_stop() -> bool:
             return interrupted() or time.monotonic() > deadline
@@ -145,13 +157,15 @@ def train(
             if stopped:
                 break
             own = [folders[run.folder] for run in members]
-            job = Job(members, corpus, own, target, command=command, observer=observer, ranks=among)
+            told = join(observer, tracker if among.is_first else None)
+            job = Job(members, corpus, own, target, command=command, observer=told, ranks=among)
             job.place = (number, len(tasks))
             stopped = not job.run(should_stop)
             if stopped:
                 break
         stopped = ranks.any(stopped)  # and all have finished
-    return Outcome(tuple(folders.values()), stopped)
+        by_signal = ranks.any(stopped and interrupted())
+    return Outcome(tuple(folders.values()), stopped, by_signal)
 
 
 def assign(
@@ -251,50 +265,30 @@ class Job:
         company = Company(tuple(run.folder for run in self.runs), self.corpus.fingerprint)
         for folder, run in zip(self.folders, self.runs, strict=True):
             folder.begin(run, self.corpus.tokenizer, company)
-        self._resume()
+        over = self._resume()
         self._tell("start")
-        if not self._train(lambda: self.ranks.any(should_stop())):
+        if not over and not self._train(lambda: self.ranks.any(should_stop())):
             return False
         self._finish()
         return True
 
     # Going on
 
-    def _resume(self) -> None:
-        """Continue from what was found, if anything."""
-        plain, tensors = self.ranks.share(self._found)
+    def _resume(self) -> bool:
+        """Continue from what was found, if anything; return whether training is over."""
+        plain, tensors = self.ranks.share(
+            lambda: resume.found(self.folders, lambda said: self._tell("warning", message=said))
+        )
         states = by_run(tensors, len(self.runs))
         if "ends" in plain:
             self._resume_end([End(**end) for end in plain["ends"]], states)
-            return
+            return True
         if plain:
             self.population.load_run_states(states, plain["step"], plain["since"])
             self._seconds, self._kept = plain["seconds"], plain["kept"]
         for folder in self.folders:
             folder.forget_after(self.population.done)
-
-    def _found(self) -> State:
-        """Return the newest checkpoint that all runs have whole, or the end of training."""
-        ends = [folder.end for folder in self.folders]
-        if None not in ends:
-            models = [folder.load_model()[0] for folder in self.folders]
-            return {"ends": [asdict(end) for end in ends if end is not None]}, flat(models)
-        common = set.intersection(*(set(checkpoints.steps(f.state)) for f in self.folders))
-        for step in sorted(common, reverse=True):
-            try:
-                found = [checkpoints.load(f.state, step) for f in self.folders]
-            except FileError as error:
-                self._tell("warning", message=f"{error}; trying the one before it")
-                continue
-            meta = found[0].meta
-            plain: dict[str, Any] = {
-                "step": step,
-                "since": int(meta["since"]),
-                "seconds": float(meta["seconds"]),
-            }
-            plain["kept"] = [list(c.meta["kept"]) for c in found]
-            return plain, flat([c.tensors for c in found])
-        return {}, {}
+        return False
 
     def _resume_end(self, ends: Sequence[End], states: Sequence[Mapping[str, Tensor]]) -> None:
         """Continue where only the evaluation was cut off."""
@@ -323,7 +317,7 @@ class Job:
         population, training = self.population, self.training
         self._began = self._saved = time.monotonic()
         stop = False
-        while population.done < training.steps and bool(population.alive.any()):
+        while self._goes_on():
             ahead = min(self._to_next(n) for n in self._periods())
             start, before = time.monotonic(), population.done
             for _ in range(min(ahead, training.steps - before)):
@@ -332,10 +326,19 @@ class Job:
                 if stop:
                     break
             self._after(start, before)
-            if stop and population.done < training.steps:
+            if stop and self._goes_on():
                 self._save()
                 return False
         return True
+
+    def _goes_on(self) -> bool:
+        """Return whether steps are left; without any run alive, only those up to a report.
+
+        Thus the same steps are made whether training was stopped on the way to it or not.
+        """
+        done = self.population.done
+        between = all(done % n for n in self._periods())
+        return done < self.training.steps and (between or bool(self.population.alive.any()))
 
     def _periods(self) -> Iterator[int]:
         yield self.training.log_every
@@ -403,6 +406,7 @@ class Job:
         population.settle()
         died = population.died_at.tolist()
         for r, folder in enumerate(self.folders):
+            folder.settle_metrics()
             folder.save_end(End(population.done, died[r], self._kept[r], seconds))
             folder.save_model(population.model_state(r), population.done)
         self._tell("judge")
@@ -411,6 +415,8 @@ class Job:
             zip(self.runs, self.folders, records, strict=True)
         ):
             folder.finish(self._record(r, run, seconds) | judged | {"provenance": self.origin})
+        for folder in self.folders:
+            folder.forget_state()
         self._tell("done")
 
     def _record(self, r: int, run: RunConfig, seconds: float) -> dict[str, Any]:

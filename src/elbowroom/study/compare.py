@@ -32,7 +32,7 @@ class Size:
     heads: int = 4
     context: int = 64
     batch: int = 12
-    steps: int = 2500
+    steps: int = 2200
     lr: float = 3e-3
     windows: int = 400
     """Windows a language in the final evaluation."""
@@ -79,13 +79,23 @@ def comparison_runs(
         change: values that all runs take over, as in a configuration file.
     """
     checks.integer("seeds", seeds, at_least=1)
-    base = merge(_base(size or Size(), data), change or {})
+    base = comparison_base(data, size=size, change=change)
     return plan({"seeds": seeds, "base": base, "runs": _methods(corpus)})
 
 
-def _base(size: Size, data: DataConfig) -> dict[str, Any]:
+def comparison_base(
+    data: DataConfig, *, size: Size | None = None, change: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """Return what the runs of a comparison have in common, as in a configuration file.
+
+    Args:
+        data: for the configurations.
+        size: how large and how long.
+        change: values that all runs take over.
+    """
+    size = size or Size()
     every = max(1, size.steps // 20)
-    return {
+    base = {
         "data": data,
         "model": {
             "layers": size.layers,
@@ -107,6 +117,7 @@ def _base(size: Size, data: DataConfig) -> dict[str, Any]:
         },
         "evaluation": {"windows": size.windows, "temperatures": 40},
     }
+    return merge(base, change or {})
 
 
 def _methods(corpus: Corpus) -> Sequence[dict[str, Any]]:

@@ -88,8 +88,10 @@ class CorpusSpec:
         if kind not in KINDS:
             if Path(text).expanduser().exists():
                 return cls(kind="folder", target=text)
-            expected = f"a folder or file that exists, or one of {_FORMS}"
-            raise ArgumentValueError("corpus", expected, repr(text))
+            if not Path(head).expanduser().exists():
+                expected = f"a folder or file that exists, or one of {_FORMS}"
+                raise ArgumentValueError("corpus", expected, repr(text))
+            kind, target = "folder", head
         values: dict[str, Any] = {"kind": kind, **_target(kind, target)}
         for name, value in parse_qsl(tail, keep_blank_values=True):
             if name not in _READ or name in values:
