@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -89,3 +90,74 @@ def test_the_origin_is_noted_before_the_work(
     output.deliver({}, ROWS, command=["elbowroom"], seed=4)
     got = json.loads(path.read_text())["provenance"]
     assert got == {"commit": "before", "command": "elbowroom", "seed": 4}
+
+
+def drawn(capsys: pytest.CaptureFixture[str]) -> list[str]:
+    text = re.sub(r"\x1b\[\d*m", "", capsys.readouterr().out)
+    return [line.rstrip() for line in text.splitlines() if line.strip()]
+
+
+@pytest.mark.parametrize(
+    ("columns", "kept"),
+    [
+        (60, ["run", "one", "two", "three"]),
+        (30, ["run", "one", "three"]),
+        (25, ["run", "three"]),
+        (9, ["run", "three"]),
+    ],
+)
+def test_a_narrow_terminal_does_without_spare_columns(
+    columns: int,
+    kept: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    terminal(monkeypatch, "stdout")
+    monkeypatch.setenv("COLUMNS", str(columns))
+    rows = [["run", "one", "two", "three"], ["a", "1.00000", "2.00000", "3.00000"]]
+    show.present(rows, ["two", "one"])
+    if columns > 9:
+        assert drawn(capsys)[0].split() == kept
+    else:
+        assert "two" not in drawn(capsys)[0]
+
+
+def test_brackets_in_a_name_are_no_markup(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    terminal(monkeypatch, "stdout")
+    show.present([["[b]run", "[i]word"], ["[red]x", "[/red]"]])
+    heading, _, row = drawn(capsys)
+    assert heading.split() == ["[b]run", "[i]word"]
+    assert row.split() == ["[red]x", "[/red]"]
+
+
+def test_words_stand_on_the_left_and_numbers_on_the_right(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    terminal(monkeypatch, "stdout")
+    show.present([["a", "method", "number"], ["x", "ce", "-1"], ["y", "ours", ""]])
+    heading, _, first, _ = drawn(capsys)
+    assert first.index("ce") == heading.index("method")
+    assert first.index("-1") + 2 == heading.index("number") + 6
+
+
+def test_sentences_break_between_words_on_a_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = ["one two three four", "five"]
+    show.say(lines)
+    assert capsys.readouterr().out.splitlines() == lines
+    terminal(monkeypatch, "stdout")
+    monkeypatch.setenv("COLUMNS", "10")
+    show.say(lines)
+    assert capsys.readouterr().out.splitlines() == ["one two", "  three", "  four", "five"]
+
+
+def test_quiet_progress_is_silent_on_a_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    terminal(monkeypatch, "stderr")
+    with show.progress("work", quiet=True) as on_block:
+        on_block(1, 2)
+    assert capsys.readouterr() == ("", "")

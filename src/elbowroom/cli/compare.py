@@ -17,28 +17,42 @@ elbowroom compare --resume
 
 from __future__ import annotations
 
-import math
 import sys
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import tyro
 
-from elbowroom.cli.live import clock, watching
-from elbowroom.cli.show import present, progress
-from elbowroom.cli.train import Training, repeat
+from elbowroom import checks
+from elbowroom.cli.live import clock
+from elbowroom.cli.main import UsageError
+from elbowroom.cli.plans import repeat
+from elbowroom.cli.show import present, progress, say
+from elbowroom.cli.train import Training
+from elbowroom.lab.config import DataConfig, merge, run_config
 from elbowroom.lab.corpora import load
+from elbowroom.lab.distributed import joined
 from elbowroom.lab.fetch import cache_folder
+from elbowroom.lab.strict import from_plain, to_plain
+from elbowroom.lab.tokenizers import require_tokenizers
 from elbowroom.lab.tokens import Corpus, prepare
-from elbowroom.lab.trainer import train
+from elbowroom.lab.trackers import tracking
+from elbowroom.lab.trainer import Outcome
 from elbowroom.provenance import write_json
-from elbowroom.report import comparison, comparison_rows, verdict_lines
+from elbowroom.report import SCORES, comparison, comparison_rows, verdict_lines
 from elbowroom.report.runs import report_of
-from elbowroom.study.compare import REFERENCES, Size, comparison_runs, data_for
+from elbowroom.study.compare import (
+    REFERENCES,
+    Size,
+    comparison_base,
+    comparison_runs,
+    data_for,
+)
 
-BRIEF = ("language", "method", "PPL", "by seed", "bits per byte", "difference", "verdict")
+SIZES = ("layers", "width", "heads", "context", "batch", "steps", "lr", "windows")
+SPARE = ("MRR", "accuracy", "PPL, fitted T", "bits/byte", "PPL", "by seed")  # the judged one stays
 
 
 @dataclass(kw_only=True)
@@ -70,32 +84,38 @@ class Command(Training):
     tokenizer: str = "auto"
     """auto, characters, bytes, bpe, or a tokenizer.json."""
     score: str = "auto"
-    """What is judged: ppl, fitted_ppl, bits_per_byte, accuracy or mrr; auto is bits_per_byte,
+    """What is judged: ppl, fitted_ppl, bits_per_byte, accuracy, mrr, ...; auto is bits_per_byte,
     and ppl for the simulated pair."""
-    fields: Annotated[dict[str, Any], tyro.conf.Suppress] = field(default_factory=dict)
 
     def run(self) -> None:
         """Train, evaluate, judge and report."""
-        device, size = self.place(), self._size()
-        corpus, data = self._corpus()
-        runs = comparison_runs(corpus, data, seeds=self.seeds, size=size, change=self.fields)
-        command = self._repeat()
-        start = time.monotonic()
-        with watching(self.quiet) as observer:
-            outcome = train(
-                runs,
-                corpus,
-                self.output,
-                device=device,
-                resume=self.resume,
-                max_minutes=self.max_minutes,
-                command=command,
-                observer=observer,
-            )
-        if outcome.stopped:
-            said = "stopped; what was done is saved; go on with --resume"
-            print(f"{self.output}: {said}", file=sys.stderr)
-            return
+        size = self._checked()
+        device, start = self.place(), time.monotonic()
+        with tracking(self.trackers(), self.output) as tracker, joined(device) as ranks:
+            with ranks.one_first():
+                corpus, data = self._corpus()
+            runs = comparison_runs(corpus, data, seeds=self.seeds, size=size, change=self.fields)
+            command = self._repeat()
+            outcome = self.fit(runs, corpus, device=device, command=command, tracker=tracker)
+            if ranks.is_first and not outcome.stopped:
+                page = self._report(outcome, corpus, command)
+                print(f"\nreport: {page}   ({clock(time.monotonic() - start)})")
+
+    def _checked(self) -> Size:
+        """Return the size; raise where an option cannot be meant, before any work."""
+        self.check()
+        checks.integer("--seeds", self.seeds, at_least=1)
+        checks.choice("--score", self.score, ("auto", *SCORES))
+        size = Size(**{name: getattr(self, name) for name in SIZES})
+        run_config(comparison_base(DataConfig(), size=size, change=self.fields))
+        if "source" in self.fields.get("data", {}):
+            raise UsageError("--data.source: the texts are named in the place of TEXTS")
+        if self.tokenizer == "bpe":
+            require_tokenizers()
+        return size
+
+    def _report(self, outcome: Outcome, corpus: Corpus, command: str) -> Path:
+        """Write the report and the summary, and print the latter; return where the report is."""
         records = [folder.record or {} for folder in outcome.folders]
         score = self._score(corpus)
         page = report_of(
@@ -107,35 +127,28 @@ class Command(Training):
             command=command,
         )
         rows = comparison_rows(records, references=REFERENCES, score=score)
-        present(rows, BRIEF)
         lines = verdict_lines(comparison(records, references=REFERENCES, score=score))
-        print("\n".join(lines))
         summary = {"command": command, "score": score, "table": rows, "verdicts": lines}
         write_json(self.output / "compare.json", summary)
-        print(f"\nreport: {page}   ({clock(time.monotonic() - start)})")
+        present(rows, [name for name in SPARE if name != SCORES[score].label])
+        say(lines)
+        for folder, record in zip(outcome.folders, records, strict=True):
+            if record["status"] != "done":
+                said = f"{folder.path} failed and counts nowhere: {record.get('reason')}"
+                print(said, file=sys.stderr)
+        return page
 
-    def _size(self) -> Size:
-        return Size(
-            layers=self.layers,
-            width=self.width,
-            heads=self.heads,
-            context=self.context,
-            batch=self.batch,
-            steps=self.steps,
-            lr=self.lr,
-            windows=self.windows,
-        )
-
-    def _corpus(self) -> tuple[Corpus, Any]:
+    def _corpus(self) -> tuple[Corpus, DataConfig]:
         """Return the texts as tokens, and how a configuration names them."""
-        with progress("texts") as on_block:
+        with progress("texts", quiet=self.quiet) as on_block:
 
             def shown(done: int, total: int | None) -> None:
                 on_block(done, total or done)
 
             texts = load(self.texts, offline=self.offline, progress=shown)
-            characters = sum(texts.characters.values())
-            data = data_for(self.texts, self.tokenizer, characters)
+            found = data_for(self.texts, self.tokenizer, sum(texts.characters.values()))
+            changed = merge(to_plain(found), self.fields.get("data", {}))
+            data = from_plain(DataConfig, changed, "data")
             corpus = prepare(
                 texts,
                 data.tokenizer,
@@ -154,13 +167,10 @@ class Command(Training):
         return "ppl" if shared else "bits_per_byte"
 
     def _repeat(self) -> str:
-        words: list[str] = [self.texts]
+        """Return the command that repeats this, with what is not as it would be anyway."""
         plain = Command()
-        names = ("seeds", "steps", "layers", "width", "heads", "context", "batch", "lr", "windows")
-        for name in (*names, "tokenizer", "score"):
-            value = getattr(self, name)
-            if value != getattr(plain, name) and not (
-                isinstance(value, float) and math.isnan(value)
-            ):
-                words += [f"--{name}", str(value)]
+        words = [self.texts]
+        for name in ("seeds", *SIZES, "tokenizer", "score"):
+            if getattr(self, name) != getattr(plain, name):
+                words += [f"--{name}", str(getattr(self, name))]
         return repeat("compare", *words, self.fields)

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from elbowroom.cli.show import counted
+from elbowroom.lab.distributed import is_first
 from elbowroom.lab.trainer import Event, Observer
 
 QUIET_SECONDS = 15.0  # between two lines in a pipe
@@ -54,9 +56,14 @@ def _numbers(line: Any) -> Iterator[tuple[str, float]]:
 
 
 class Plain:
-    """A line on stderr now and then, and at each beginning and end."""
+    """A line on stderr now and then, and at each beginning and end.
 
-    def __init__(self) -> None:
+    Args:
+        quiet: say nothing but warnings.
+    """
+
+    def __init__(self, quiet: bool = False) -> None:
+        self._quiet = quiet
         self._last = -QUIET_SECONDS
         self._ppl: dict[str, dict[str, float]] = {}
 
@@ -67,21 +74,24 @@ class Plain:
             self._ppl = means(event)
         if event.kind == "warning":
             self._print(f"{where}: warning: {event.message}")
+        elif self._quiet:
+            return
         elif event.kind in ("start", "judge", "done"):
             words = {"start": "training", "judge": "evaluating", "done": "done"}
             names = ", ".join(dict.fromkeys(run.name for run in event.runs))
-            self._print(f"{where}: {words[event.kind]} {len(event.runs)} runs ({names})")
+            self._print(f"{where}: {words[event.kind]} {counted(len(event.runs))} ({names})")
         elif event.kind == "log" and time.monotonic() - self._last > QUIET_SECONDS:
             self._last = time.monotonic()
-            found = "; ".join(
-                f"{method} "
-                + " ".join(
-                    f"{k} {v:.4g}" for k, v in {**values, **self._ppl.get(method, {})}.items()
-                )
-                for method, values in means(event).items()
-            )
-            rate = f"{event.tokens_per_second:,.0f} tokens/s"
-            self._print(f"{where}, {rate}, {clock(event.seconds_left)} left: {found}")
+            rate = f"{event.tokens_per_second:,.0f} tokens/s, {clock(event.seconds_left)} left"
+            self._print(f"{where}, {rate}: {self._numbers(event)}")
+
+    def _numbers(self, event: Event) -> str:
+        """Return each method's means, and what the last evaluation said."""
+        said = []
+        for method, values in means(event).items():
+            both = values | self._ppl.get(method, {})
+            said.append(" ".join([method, *(f"{name} {x:.4g}" for name, x in both.items())]))
+        return "; ".join(said)
 
     def _print(self, text: str) -> None:
         print(text, file=sys.stderr, flush=True)
@@ -93,7 +103,6 @@ class Live:
     def __init__(self, live: Any) -> None:
         self._live = live
         self._values: dict[str, dict[str, float]] = {}
-        self._event: Event | None = None
 
     def __call__(self, event: Event) -> None:
         """Take in an event and draw."""
@@ -103,7 +112,6 @@ class Live:
         if event.kind in ("log", "eval"):
             for method, values in means(event).items():
                 self._values.setdefault(method, {}).update(values)
-        self._event = event
         self._live.update(self._draw(event))
 
     def _draw(self, event: Event) -> Any:
@@ -112,39 +120,44 @@ class Live:
         from rich.table import Table
         from rich.text import Text
 
-        doing = {"judge": "evaluating", "save": "saving", "done": "done"}.get(
-            event.kind, "training"
-        )
-        head = Text(
-            f"{doing} {len(event.runs)} runs together, part {event.population} of "
-            f"{event.populations}   step {event.step}/{event.steps}   "
-            f"{event.tokens_per_second:,.0f} tokens/s   {clock(event.seconds_left)} left"
-        )
+        bar = Table.grid()  # which ends the bar's line
+        bar.add_row(ProgressBar(total=event.steps, completed=event.step, width=60))
         columns = list(dict.fromkeys(k for values in self._values.values() for k in values))
-        table = Table(box=None, pad_edge=False)
+        table = Table(box=None, pad_edge=False, show_header=bool(columns))
         table.add_column("method")
         for name in columns:
-            table.add_column(name, justify="right")
+            table.add_column(Text(name), justify="right")
         for method, values in self._values.items():
             cells = [f"{values[k]:.4g}" if k in values else "" for k in columns]
             table.add_row(method, *cells)
-        return Group(head, ProgressBar(total=event.steps, completed=event.step, width=60), table)
+        return Group(Text(_head(event)), bar, table)
+
+
+def _head(event: Event) -> str:
+    doing = {"judge": "evaluating", "save": "saving", "done": "done with"}
+    said = f"{doing.get(event.kind, 'training')} {counted(len(event.runs))}"
+    if event.populations > 1:
+        said += f" ({event.population} of {event.populations})"
+    said += f", step {event.step}/{event.steps}"
+    if event.tokens_per_second:
+        said += f", {event.tokens_per_second:,.0f} tokens/s, {clock(event.seconds_left)} left"
+    return said
 
 
 @contextmanager
-def watching(quiet: bool = False) -> Iterator[Observer | None]:
-    """Yield what shows training: live on a terminal, lines in a pipe, nothing if quiet.
+def watching(quiet: bool = False) -> Iterator[Observer]:
+    """Yield what shows training: live on a terminal, lines in a pipe; if quiet, warnings only.
+
+    Of several processes only the first draws on the terminal.
 
     Args:
-        quiet: show nothing.
+        quiet: show no progress.
     """
-    if quiet:
-        yield None
-    elif not sys.stderr.isatty():
-        yield Plain()
-    else:
-        from rich.console import Console
-        from rich.live import Live as RichLive
+    if quiet or not (is_first() and sys.stderr.isatty()):
+        yield Plain(quiet)
+        return
+    from rich.console import Console
+    from rich.live import Live as RichLive
 
-        with RichLive(console=Console(stderr=True), refresh_per_second=4) as live:
-            yield Live(live)
+    with RichLive(console=Console(stderr=True), refresh_per_second=4) as live:
+        yield Live(live)

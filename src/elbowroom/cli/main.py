@@ -10,7 +10,7 @@ import os
 import platform
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -49,7 +49,9 @@ class UsageError(ElbowroomError):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line and return the exit code: 0, or 2 with one line on stderr.
+    """Run the command line and return the exit code: 0, or 2 or 130 with one line on stderr.
+
+    2 is an error; 130 says that the command was interrupted.
 
     Args:
         argv: the arguments, those of the process if None.
@@ -62,8 +64,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
     except BrokenPipeError:  # whoever read us has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-    except KeyboardInterrupt:
-        print("elbowroom: interrupted", file=sys.stderr)
+    except KeyboardInterrupt as stop:
+        print(f"elbowroom: {str(stop) or 'interrupted'}", file=sys.stderr)
         return 130
     except Exception as error:
         if debug:
@@ -109,6 +111,10 @@ def _parse(module: ModuleType, prog: str, arguments: list[str]) -> Any:
 
     config = (tyro.conf.FlagCreatePairsOff, tyro.conf.OmitArgPrefixes)
     complaint = io.StringIO()
+    options = getattr(module.Command, "__dataclass_fields__", {})
+    words: list[str] = []
+    if "fields" in options:  # a command that takes the fields of a configuration
+        arguments, words = apart(arguments, options)
     try:
         with contextlib.redirect_stderr(complaint):
             command, rest = tyro.cli(
@@ -123,11 +129,34 @@ def _parse(module: ModuleType, prog: str, arguments: list[str]) -> Any:
         if not stop.code:  # help was asked for, and printed
             return _Done()
         raise UsageError(_unbox(complaint.getvalue(), prog)) from None
-    if hasattr(command, "fields"):  # a command that takes the fields of a configuration
-        command.fields = fields(rest)
-    elif rest:
-        raise UsageError(f"no option {rest[0]!r}; see {prog} --help")
+    if rest:
+        what = "no option" if rest[0].startswith("-") else "unexpected"
+        raise UsageError(f"{what} {rest[0]!r}; see {prog} --help")
+    if words:
+        command.fields = fields(words)
     return command
+
+
+def apart(arguments: Sequence[str], options: Collection[str]) -> tuple[list[str], list[str]]:
+    """Return a command's own arguments, and the fields of a configuration with their values.
+
+    Example:
+        >>> apart(["--training.steps", "5", "a.yaml", "--quiet"], ["quiet"])
+        (['a.yaml', '--quiet'], ['--training.steps', '5'])
+    """
+    own: list[str] = []
+    found: list[str] = []
+    left = list(arguments)
+    while left:
+        word = left.pop(0)
+        name, equals, _ = word.removeprefix("--").partition("=")
+        if not word.startswith("--") or name.replace("-", "_") in (*options, "help"):
+            own.append(word)
+            continue
+        found.append(word)
+        if not equals and left and not left[0].startswith("--"):
+            found.append(left.pop(0))
+    return own, found
 
 
 def fields(words: Sequence[str]) -> dict[str, Any]:
@@ -139,8 +168,6 @@ def fields(words: Sequence[str]) -> dict[str, Any]:
         >>> fields(["--training.steps", "100", "--model.tied=false", "--loss.margin=.inf"])
         {'training': {'steps': 100}, 'model': {'tied': False}, 'loss': {'margin': inf}}
     """
-    import yaml
-
     found: dict[str, Any] = {}
     left = list(words)
     while left:
@@ -149,18 +176,32 @@ def fields(words: Sequence[str]) -> dict[str, Any]:
             raise UsageError(f"unexpected {word!r}; fields are written --training.steps 100")
         name, equals, text = word[2:].partition("=")
         if not equals:
-            if not left:
+            if not left or left[0].startswith("--"):
                 raise UsageError(f"--{name}: expected a value after it")
             text = left.pop(0)
         *path, last = name.replace("-", "_").split(".")
         place = found
         for part in path:
             place = place.setdefault(part, {})
-        try:
-            place[last] = yaml.safe_load(text)
-        except yaml.YAMLError:
-            place[last] = text
+            if not isinstance(place, dict):
+                raise UsageError(f"--{name}: a value for {part!r} as a whole was given before it")
+        place[last] = read(text)
     return found
+
+
+def read(text: str) -> Any:
+    """Return the value that a word means in a YAML file.
+
+    Example:
+        >>> read("2"), read("[1, 2]"), read("null"), read("a: [")
+        (2, [1, 2], None, 'a: [')
+    """
+    import yaml
+
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError:
+        return text
 
 
 class _Done:

@@ -9,7 +9,8 @@ elbowroom sample runs/compare/ours-i0-d0 --prompt "ROMEO:" --top-p 0.9 --samples
 
 from __future__ import annotations
 
-import sys
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
@@ -18,12 +19,15 @@ import torch
 import tyro
 
 from elbowroom.cli.main import UsageError
-from elbowroom.cli.show import Integer, Number
+from elbowroom.cli.show import Integer, Number, Text
 from elbowroom.cli.train import Device
-from elbowroom.lab.folder import RunFolder
+from elbowroom.errors import ArgumentValueError
+from elbowroom.lab.folder import RunFolder, run_folders
 from elbowroom.lab.generate import generate
 from elbowroom.lab.model import GPT
 from elbowroom.lab.tokenizers import Tokenizer, Twins, load_tokenizer
+
+MOST_NAMED = 6  # runs in a message
 
 
 @dataclass(kw_only=True)
@@ -32,8 +36,8 @@ class Command(Device):
 
     run_folder: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
     """The folder of a run."""
-    prompt: str = "\n"
-    """How the text begins."""
+    prompt: Text = None
+    """How the text begins; with a new line, or a space, if left out."""
     tokens: int = 300
     """Tokens to write."""
     samples: int = 1
@@ -55,7 +59,7 @@ class Command(Device):
         """Write."""
         if self.samples < 1 or self.tokens < 1:
             raise UsageError("--samples and --tokens: expected at least 1")
-        folder = RunFolder(self.run_folder)
+        folder = the_run(self.run_folder)
         config = folder.config()
         tokenizer = load_tokenizer(folder.path / "tokenizer.json")
         model = GPT(replace(config.model, vocab_size=tokenizer.vocab_size), [0])
@@ -76,31 +80,88 @@ class Command(Device):
         self._write(tokenizer, ids.tolist(), tokens)
 
     def _encode(self, tokenizer: Tokenizer) -> torch.Tensor:
+        """Return the prompt's ids."""
+        if self.second and not isinstance(tokenizer, Twins):
+            raise UsageError("--second: this run has no simulated second language")
+        if self.prompt is None:
+            return beginning(tokenizer, self.second)
         if not self.prompt:
             raise UsageError("--prompt: expected some text to begin with")
-        if isinstance(tokenizer, Twins):
-            ids = tokenizer.encode(self.prompt, copy=int(self.second))
-        elif self.second:
-            raise UsageError("--second: this run has no simulated second language")
-        else:
-            ids = tokenizer.encode(self.prompt)
-        return torch.as_tensor(ids)
+        try:
+            return encoded(tokenizer, self.prompt, self.second)
+        except ArgumentValueError as error:  # a character that the texts did not have
+            said = str(error).removeprefix(f"{error.argument}: ").partition(";")[0]
+            raise UsageError(f"--prompt: {said}; leave it out") from error
 
-    def _write(self, tokenizer: Tokenizer, prompt: list[int], tokens: object) -> None:
+    def _write(
+        self, tokenizer: Tokenizer, prompt: list[int], tokens: Iterator[torch.Tensor]
+    ) -> None:
         """Print texts: one as it comes, several one after the other."""
-        texts = [list(prompt) for _ in range(self.samples)]
-        said = ""
-        for step in tokens:  # type: ignore[attr-defined]
-            for text, token in zip(texts, step[0].tolist(), strict=True):
-                text.append(token)
-            if self.samples == 1:  # whole again, for a character may be several tokens
-                whole = tokenizer.decode(texts[0])
-                if not whole.endswith("\ufffd"):
-                    print(whole[len(said) :], end="", flush=True)
-                    said = whole
         if self.samples == 1:
-            print(tokenizer.decode(texts[0])[len(said) :])
+            write(tokenizer, prompt, (int(token) for token in tokens))
             return
-        for number, text in enumerate(texts, start=1):
-            print(f"--- {number}", file=sys.stdout)
-            print(tokenizer.decode(text))
+        drawn = torch.cat(list(tokens)).T.tolist()  # [1, B] each
+        for number, text in enumerate(drawn, start=1):
+            print(f"--- {number}")
+            print(tokenizer.decode([*prompt, *text]))
+
+
+def write(tokenizer: Tokenizer, prompt: Sequence[int], tokens: Iterable[int]) -> None:
+    """Print a text as it comes, a character when it is whole: it may be several tokens.
+
+    Args:
+        tokenizer: of a run.
+        prompt: the ids it begins with.
+        tokens: those that follow.
+    """
+    ids: list[int] = []
+    said = ""
+    for more in itertools.chain([prompt], ([token] for token in tokens)):
+        ids += more
+        text = tokenizer.decode(ids)
+        if not text.endswith("\ufffd"):
+            print(text[len(said) :], end="", flush=True)
+            said = text
+    print(tokenizer.decode(ids)[len(said) :])
+
+
+def the_run(path: Path) -> RunFolder:
+    """Return the folder of one run; for a folder with several, name them.
+
+    Args:
+        path: of a run.
+    """
+    found = run_folders(path)
+    if found[0].path != path:
+        names = [str(folder.path) for folder in found]
+        more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+        raise UsageError(f"{path}: name one run in it: {', '.join(names[:MOST_NAMED])}{more}")
+    return found[0]
+
+
+def encoded(tokenizer: Tokenizer, text: str, second: bool) -> torch.Tensor:
+    """Return a text's ids, in the second language if asked for.
+
+    Args:
+        tokenizer: of a run.
+        text: to encode.
+        second: of a simulated pair.
+    """
+    if isinstance(tokenizer, Twins):
+        return torch.as_tensor(tokenizer.encode(text, copy=int(second)))
+    return torch.as_tensor(tokenizer.encode(text))
+
+
+def beginning(tokenizer: Tokenizer, second: bool) -> torch.Tensor:
+    """Return ids to begin with where there is no prompt: white space, if it is known.
+
+    Args:
+        tokenizer: of a run.
+        second: of a simulated pair.
+    """
+    for text in ("\n", " "):
+        try:
+            return encoded(tokenizer, text, second)
+        except ArgumentValueError:
+            continue
+    return encoded(tokenizer, tokenizer.decode([0]), second)

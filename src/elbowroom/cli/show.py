@@ -7,6 +7,7 @@ import os
 import shlex
 import shutil
 import sys
+import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -55,6 +56,7 @@ class Output:
         *,
         command: Sequence[str],
         seed: int | None = None,
+        spare: Sequence[str] = (),
     ) -> None:
         """Print a result, and write it if a file is named; `begin` came before.
 
@@ -63,6 +65,7 @@ class Output:
             rows: the same for people; the first row is the heading.
             command: the words that repeat it, without those that say where it goes.
             seed: what decided its random numbers.
+            spare: columns that a narrow terminal may do without, the first to go first.
         """
         document: dict[str, Any] = dict(record)
         if self._origin:
@@ -73,45 +76,78 @@ class Output:
         if self.json:
             print(json.dumps(document, indent=2, ensure_ascii=False))
         else:
-            present(rows)
+            present(rows, spare)
 
 
-def present(rows: Sequence[Sequence[str]], brief: Sequence[str] = ()) -> None:
+def present(rows: Sequence[Sequence[str]], spare: Sequence[str] = ()) -> None:
     """Print rows, the first of which is the heading: as a table on a terminal, else as lines.
 
     Args:
         rows: what to print.
-        brief: the columns to keep where all of them are too wide for the terminal.
+        spare: columns that a narrow terminal may do without, the first to go first.
     """
     if not sys.stdout.isatty():
         for row in rows[1:]:
             named = zip(rows[0], row, strict=True)
             print("  ".join(f"{name}: {' '.join(value.split())}" for name, value in named))
         return
-    widths = [max(len(line) for row in rows for line in [row[i]]) for i in range(len(rows[0]))]
-    if brief and sum(widths) + 2 * len(widths) > shutil.get_terminal_size().columns:
-        kept = [i for i, name in enumerate(rows[0]) if name in brief]
-        rows = [[row[i] for i in kept] for row in rows]
-    _table(rows)
-
-
-def _table(rows: Sequence[Sequence[str]]) -> None:
-    from rich import box
     from rich.console import Console
+    from rich.measure import Measurement
+
+    console, left = Console(), list(spare)
+    wide = console.options.update(width=10_000)
+    while left and Measurement.get(console, wide, _table(rows)).maximum > console.width:
+        name = left.pop(0)
+        kept = [i for i, heading in enumerate(rows[0]) if heading != name]
+        rows = [[row[i] for i in kept] for row in rows]
+    console.print(_table(rows))
+
+
+def say(lines: Sequence[str]) -> None:
+    """Print sentences, on a terminal with breaks between words.
+
+    Args:
+        lines: one a sentence.
+    """
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
+    for line in lines:
+        print(textwrap.fill(line, width, subsequent_indent="  ") if width else line)
+
+
+def _table(rows: Sequence[Sequence[str]]) -> Any:
+    """Return a table with words on the left of their columns and numbers on the right."""
+    from rich import box
     from rich.table import Table
+    from rich.text import Text
 
     table = Table(box=box.SIMPLE_HEAD)
     for i, name in enumerate(rows[0]):
-        table.add_column(name, justify="left" if i == 0 else "right")
+        numbers = any(row[i][:1] in "0123456789+-–" for row in rows[1:] if row[i])
+        table.add_column(Text(name), justify="right" if i and numbers else "left")
     for row in rows[1:]:
-        table.add_row(*row)
-    Console().print(table)
+        table.add_row(*map(Text, row))  # brackets in a name are no markup
+    return table
+
+
+def counted(runs: int) -> str:
+    """Return a number of runs in words.
+
+    Example:
+        >>> counted(1), counted(3)
+        ('1 run', '3 runs')
+    """
+    return f"{runs} run{'' if runs == 1 else 's'}"
 
 
 @contextmanager
-def progress(what: str) -> Iterator[Callable[[int, int], None]]:
-    """Show progress on stderr if it is a terminal; yield what to call with (done, total)."""
-    if not sys.stderr.isatty():
+def progress(what: str, *, quiet: bool = False) -> Iterator[Callable[[int, int], None]]:
+    """Show progress on stderr if it is a terminal; yield what to call with (done, total).
+
+    Args:
+        what: goes on.
+        quiet: show nothing.
+    """
+    if quiet or not sys.stderr.isatty():
         yield lambda done, total: None
         return
     from rich.console import Console

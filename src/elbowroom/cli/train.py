@@ -1,8 +1,8 @@
 """Train the runs that a configuration describes.
 
-Flags go over the file, the file over the defaults. Any field of the configuration is a flag:
---training.steps 2000, --loss.margin 1, --model.tied false. A file with "runs" and "seeds" is a plan
-of many runs, which train together where they can.
+Flags go over the file, the file over the defaults. Any field of the configuration is a flag, such
+as --training.steps 2000, --loss.margin 1 or --model.tied false; --seeds 4 trains four starts. A
+file with "base", "runs" and "seeds" is a plan of many runs, which train together where they can.
 
 For example:
 
@@ -17,22 +17,30 @@ elbowroom train plan.yaml --training.steps 500 --loss.margin.start 2 --dry-run
 
 from __future__ import annotations
 
+import difflib
 import sys
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
+from dataclasses import fields as fields_of
 from pathlib import Path
 from typing import Annotated, Any
 
 import torch
 import tyro
 
+from elbowroom import checks
 from elbowroom.cli.live import watching
 from elbowroom.cli.main import UsageError
-from elbowroom.cli.show import Number, Text, progress
-from elbowroom.lab.config import RunConfig, as_plain, merge, plan
+from elbowroom.cli.plans import PLAN, dumped, repeat, with_fields
+from elbowroom.cli.show import Number, Text, counted, progress
+from elbowroom.lab.config import RunConfig, plan
 from elbowroom.lab.data import corpus_of
-from elbowroom.lab.strict import read_yaml, write_yaml
+from elbowroom.lab.distributed import is_first, joined, own_device
+from elbowroom.lab.folder import RunFolder
+from elbowroom.lab.strict import read_yaml
 from elbowroom.lab.tokens import Corpus
-from elbowroom.lab.trainer import Outcome, group, train
+from elbowroom.lab.trackers import MODULES, tracking
+from elbowroom.lab.trainer import Observer, Outcome, group, train
 
 
 @dataclass(kw_only=True)
@@ -45,7 +53,7 @@ class Device:
     """Threads on a CPU."""
 
     def place(self) -> torch.device:
-        """Return the device; set the threads."""
+        """Return the device, of several processes this one's own; set the threads."""
         if self.threads is not None:
             if self.threads < 1:
                 raise UsageError(f"--threads: expected at least 1, got {self.threads}")
@@ -59,13 +67,15 @@ class Device:
             raise UsageError(f"--device: {name!r} was asked for, and there is no CUDA device here")
         if device.type not in ("cpu", "cuda"):
             raise UsageError(f"--device: expected cpu, cuda or cuda:N, got {name!r}")
-        return device
+        return own_device(device)
 
 
 @dataclass(kw_only=True)
 class Training(Device):
     """What commands that train have in common."""
 
+    output: Path = Path("runs")
+    """The folder that the runs' folders are made in."""
     resume: bool = False
     """Go on with runs that were begun; finished ones are left alone."""
     max_minutes: Number = None
@@ -74,6 +84,68 @@ class Training(Device):
     """Download nothing: use what is here already."""
     quiet: bool = False
     """Show no progress."""
+    track: tyro.conf.UseAppendAction[Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME")]] = ()
+    """Also send what is measured to tensorboard or wandb, or both with a comma between."""
+    fields: Annotated[dict[str, Any], tyro.conf.Suppress] = field(default_factory=dict)
+
+    def check(self, more: Collection[str] = ()) -> None:
+        """Raise where an option cannot be meant, before any work.
+
+        Args:
+            more: fields besides those of a run.
+        """
+        known = {each.name for each in fields_of(RunConfig)} | set(more)
+        for name in sorted(self.fields.keys() - known):
+            options = [each.name.replace("_", "-") for each in fields_of(self)]
+            near = difflib.get_close_matches(name.replace("_", "-"), [*options, *known], 1)
+            hint = f"did you mean --{near[0]}?" if near else "--help lists what there is"
+            raise UsageError(f"no option or field --{name}; {hint}")
+        if self.max_minutes is not None:
+            checks.number("--max-minutes", self.max_minutes, at_least=0.0)
+        for name in self.trackers():
+            checks.choice("--track", name, tuple(MODULES))
+
+    def trackers(self) -> list[str]:
+        """Return the names given to --track."""
+        return [name for word in self.track for name in word.split(",") if name]
+
+    def fit(
+        self,
+        runs: Sequence[RunConfig],
+        corpus: Corpus,
+        *,
+        device: torch.device,
+        command: str,
+        tracker: Observer | None,
+    ) -> Outcome:
+        """Train, showing how it goes; where that was interrupted, leave with how to go on.
+
+        Args:
+            runs: what to train.
+            corpus: the texts.
+            device: where.
+            command: that repeats it.
+            tracker: is told what is measured.
+        """
+        with watching(self.quiet) as observer:
+            outcome = train(
+                runs,
+                corpus,
+                self.output,
+                device=device,
+                resume=self.resume,
+                max_minutes=self.max_minutes,
+                command=command,
+                observer=observer,
+                tracker=tracker,
+            )
+        if outcome.stopped:
+            said = f"{self.output}: stopped; what was done is saved; go on with --resume"
+            if outcome.interrupted:  # in all processes, or in none
+                raise KeyboardInterrupt(said)
+            if is_first():
+                print(said, file=sys.stderr)
+        return outcome
 
 
 @dataclass(kw_only=True)
@@ -88,52 +160,31 @@ class Command(Training):
     """Print the configuration as it would be used, and stop."""
     dry_run: bool = False
     """Say what would be trained, and stop."""
-    fields: Annotated[dict[str, Any], tyro.conf.Suppress] = field(default_factory=dict)
 
     def run(self) -> None:
         """Train, or say what would be trained."""
+        self.check(PLAN)
         values = read_yaml(self.config) if self.config is not None else {}
         runs = plan(with_fields(values, self.fields))
         if self.dump_config:
-            print(dumped(runs), end="")
+            if is_first():
+                print(dumped(runs), end="")
             return
         device = self.place()
-        corpus = load_corpus(runs, offline=self.offline)
-        if self.dry_run:
-            describe(runs, corpus, device)
-            return
-        with watching(self.quiet) as observer:
-            outcome = train(
-                runs,
-                corpus,
-                self.output,
-                device=device,
-                resume=self.resume,
-                max_minutes=self.max_minutes,
-                command=repeat("train", str(self.config or ""), self.fields),
-                observer=observer,
-            )
-        report(outcome, self.output)
+        with tracking(self.trackers(), self.output) as tracker, joined(device) as ranks:
+            with ranks.one_first():
+                corpus = load_corpus(runs, offline=self.offline, quiet=self.quiet)
+            if self.dry_run:
+                if ranks.is_first:
+                    describe(runs, corpus, device, self.output)
+                return
+            command = repeat("train", str(self.config or ""), self.fields)
+            outcome = self.fit(runs, corpus, device=device, command=command, tracker=tracker)
+            if ranks.is_first and not outcome.stopped:
+                report(outcome)
 
 
-def with_fields(values: dict[str, Any], fields: dict[str, Any]) -> dict[str, Any]:
-    """Return a configuration with flags over it; in a plan they go over every run."""
-    if not {"runs", "base", "seeds"} & values.keys():
-        return merge(values, fields)
-    plan_keys = {k: v for k, v in fields.items() if k == "seeds"}
-    change = {k: v for k, v in fields.items() if k != "seeds"}
-    runs = [merge(run, change) for run in values.get("runs") or [{}]]
-    return {**values, **plan_keys, "runs": runs}
-
-
-def dumped(runs: list[RunConfig]) -> str:
-    """Return runs as a file to start from: the one, or a plan of all."""
-    if len(runs) == 1:
-        return write_yaml(as_plain(runs[0]))
-    return "\n".join(f"# {run.folder}\n{write_yaml(as_plain(run))}" for run in runs)
-
-
-def load_corpus(runs: list[RunConfig], *, offline: bool) -> Corpus:
+def load_corpus(runs: Sequence[RunConfig], *, offline: bool, quiet: bool = False) -> Corpus:
     """Return the texts that all runs share; one command trains on one corpus."""
     first = runs[0]
     names = ("source", "tokenizer", "vocab_size", "validation")
@@ -141,7 +192,7 @@ def load_corpus(runs: list[RunConfig], *, offline: bool) -> Corpus:
         for name in names:
             if getattr(run.data, name) != getattr(first.data, name):
                 raise UsageError(f"data.{name} differs between runs; train them by two commands")
-    with progress("texts") as on_block:
+    with progress("texts", quiet=quiet) as on_block:
         return corpus_of(
             first.data,
             max(run.model.context for run in runs),
@@ -150,7 +201,7 @@ def load_corpus(runs: list[RunConfig], *, offline: bool) -> Corpus:
         )
 
 
-def describe(runs: list[RunConfig], corpus: Corpus, device: torch.device) -> None:
+def describe(runs: Sequence[RunConfig], corpus: Corpus, device: torch.device, output: Path) -> None:
     """Print what would be trained."""
     lengths = [len(stream) for stream in corpus.train]
     print(f"device: {device}")
@@ -159,16 +210,15 @@ def describe(runs: list[RunConfig], corpus: Corpus, device: torch.device) -> Non
         print(f"language: {language}, {length:,} training tokens")
     for number, members in enumerate(group(runs), start=1):
         steps = members[0].training.steps
-        print(f"population {number}: {len(members)} runs, {steps} steps")
+        print(f"population {number}: {counted(len(members))}, {steps} steps")
         for run in members:
-            print(f"  {run.folder}")
+            folder = RunFolder(output / run.folder)
+            state = " (finished)" if folder.is_finished else " (begun)" if folder.exists else ""
+            print(f"  {folder.path}{state}")
 
 
-def report(outcome: Outcome, output: Path) -> None:
-    """Say where the results are, or how to go on."""
-    if outcome.stopped:
-        print(f"stopped; what was done is saved in {output}; go on with --resume", file=sys.stderr)
-        return
+def report(outcome: Outcome) -> None:
+    """Say how each run ended and where it is."""
     for folder in outcome.folders:
         record = folder.record or {}
         scores = "  ".join(
@@ -176,25 +226,5 @@ def report(outcome: Outcome, output: Path) -> None:
             for language, found in record.get("languages", {}).items()
             if found.get("ppl") is not None
         )
-        print(f"{folder.path}  {record.get('status')}  {scores}")
-
-
-def repeat(command: str, *words: str | dict[str, Any]) -> str:
-    """Return the command that repeats this, for records."""
-    import shlex
-
-    said = ["elbowroom", command]
-    for word in words:
-        if isinstance(word, dict):
-            said += [f"--{name}={value}" for name, value in _flat(word)]
-        elif word:
-            said.append(word)
-    return shlex.join(said)
-
-
-def _flat(values: dict[str, Any], before: str = "") -> list[tuple[str, Any]]:
-    found: list[tuple[str, Any]] = []
-    for name, value in values.items():
-        inner = isinstance(value, dict)
-        found += _flat(value, f"{before}{name}.") if inner else [(before + name, value)]
-    return found
+        said = record.get("reason") or scores
+        print(f"{folder.path}  {record.get('status')}  {said}")
