@@ -84,7 +84,7 @@ def test_tensors_move_with_the_module():
     ).to("meta")
     names = {name for name, x in loss.named_buffers() if x.is_meta}
     assert names == {"margin", "protect", "rows", "progress"}
-    margin, options = loss._now()
+    margin, options = loss.at_this_moment()
     assert margin.is_meta
     assert options["variant"].rows.is_meta
     assert options["protect"].is_meta

@@ -236,10 +236,12 @@ def test_opcheck(variant, stats):
         3.0 if stats else None,
         0.1,
         0.1,
+        False,
+        "chunked",
         [True, stats, not stats],
         stats,
     )
-    torch.library.opcheck(torch.ops.elbowroom.chunked_sweep, arguments)
+    torch.library.opcheck(torch.ops.elbowroom.sweep, arguments)
 
 
 @pytest.mark.parametrize("variant", ALL, ids=name)

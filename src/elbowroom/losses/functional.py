@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Literal, TypedDict, Unpack, overload
 
@@ -11,7 +12,7 @@ from torch import Tensor
 
 from elbowroom import checks
 from elbowroom.errors import ArgumentTypeError, BackendError
-from elbowroom.losses import operator, reference
+from elbowroom.losses import fused, operator, reference
 from elbowroom.losses.problem import (
     Head,
     Reduction,
@@ -23,7 +24,7 @@ from elbowroom.losses.problem import (
 from elbowroom.losses.resolve import margin_numbers, needs_head
 from elbowroom.losses.spec import LossStats, Spec, TokenStats
 from elbowroom.losses.variants import Decoupled, RareOnly, Softminus, Variant, mask_of_rows
-from elbowroom.margins import Margin
+from elbowroom.margins import Margin, MarginRule
 
 Backend = Literal["auto", "reference", "chunked", "triton"]
 BACKENDS = ("auto", "reference", "chunked", "triton")
@@ -221,7 +222,7 @@ def linear_thresholded_cross_entropy(
         shift: position t predicts ``target[t + shift]``; 1 for hidden states and token ids of one
             text. Both are cut inside. Margins of the shape of ``target`` are cut with it.
         backend: "reference" is eager and holds all logits; "chunked" works on any device and holds
-            a block of them; "auto" chooses.
+            a block of them; "triton" is for GPUs; "auto" chooses.
 
     The other arguments are those of `thresholded_cross_entropy`; ``protect`` may be ``[R, V]``.
 
@@ -255,6 +256,7 @@ def linear_thresholded_cross_entropy(
         variant=variant,
         label_smoothing=label_smoothing,
         z_loss=z_loss,
+        unbounded=not isinstance(margin, (Tensor, MarginRule)) and math.isinf(margin),
     )
     checks.flag("stats", stats)
     with torch.autocast(head.hidden.device.type, enabled=False):
@@ -267,12 +269,12 @@ def _run(
 ) -> tuple[Tensor, TokenStats | None]:
     """Compute on the chosen backend."""
     checks.choice("backend", backend, BACKENDS)
-    if backend == "triton":
-        raise BackendError(
-            "backend: 'triton' is not part of this version; pass 'auto', 'chunked' or 'reference'"
-        )
+    if backend == "auto":
+        backend = "triton" if fused.takes(head) else "chunked"
+    if backend == "triton" and not fused.takes(head):
+        raise BackendError(fused.why_not(head))
     if backend != "reference":
-        return operator.loss_and_stats(head, tokens, spec, stats=stats)
+        return operator.loss_and_stats(head, tokens, spec, backend, stats=stats)
     loss = tokens.reduce(reference.linear_losses(head, tokens, spec))
     if not stats:
         return loss, None
@@ -291,6 +293,7 @@ def _spec(
     variant: object,
     label_smoothing: float,
     z_loss: float,
+    unbounded: bool = False,
 ) -> Spec:
     """Check what is computed for each token."""
     if variant is not None and not isinstance(variant, Variant):
@@ -311,6 +314,7 @@ def _spec(
         variant=variant,
         label_smoothing=checks.number("label_smoothing", label_smoothing, at_least=0.0, below=1.0),
         z_loss=checks.number("z_loss", z_loss, at_least=0.0),
+        unbounded=unbounded,
     )
 
 

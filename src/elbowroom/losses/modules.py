@@ -61,8 +61,8 @@ class _Loss(nn.Module):
         self._tensors.append(name)
         return None
 
-    def _now(self) -> tuple[Any, dict[str, Any]]:
-        """Return the margin and the options with tensors where they now are."""
+    def at_this_moment(self) -> tuple[Any, dict[str, Any]]:
+        """Return what the function takes: the margin, and the options with their tensors."""
         options = dict(self._options) | {"progress": self.progress, "stats": self.stats}
         options |= {name: getattr(self, name) for name in self._tensors}
         if isinstance(options.get("variant"), RareOnly):
@@ -102,7 +102,7 @@ class ThresholdedCrossEntropy(_Loss):
 
     def forward(self, logits: Tensor, target: Tensor) -> Any:
         """Return the loss of ``logits [..., V]`` and ``target [...]``."""
-        margin, options = self._now()
+        margin, options = self.at_this_moment()
         return thresholded_cross_entropy(logits, target, margin, **options)
 
 
@@ -133,10 +133,18 @@ class LinearThresholdedCrossEntropy(_Loss):
         super().__init__(margin, stats, dict(options))
 
     def forward(
-        self, hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None = None
+        self,
+        hidden: Tensor,
+        weight: Tensor,
+        target: Tensor,
+        bias: Tensor | None = None,
+        **options: Any,
     ) -> Any:
-        """Return the loss of ``hidden [..., D]``, ``weight [V, D]`` and ``target [...]``."""
-        margin, options = self._now()
+        """Return the loss of ``hidden [..., D]``, ``weight [V, D]`` and ``target [...]``.
+
+        Options of this call, such as ``normalizer``, go over the module's own.
+        """
+        margin, own = self.at_this_moment()
         return linear_thresholded_cross_entropy(
-            hidden, weight, target, margin, bias=bias, **options
+            hidden, weight, target, margin, **own | {"bias": bias} | options
         )

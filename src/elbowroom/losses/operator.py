@@ -1,4 +1,4 @@
-"""The chunked sweep as a custom operator, and the autograd function that hands its gradients out.
+"""A backend's sweep as a custom operator, and the autograd function that hands its gradients out.
 
 As an operator the sweep is one opaque node to ``torch.compile``. It returns losses and gradients
 together. Where the derivatives by the tokens' losses are known beforehand (mean, sum), gradients
@@ -15,15 +15,18 @@ import torch
 from torch import Tensor
 
 from elbowroom.errors import BackendError
-from elbowroom.losses.chunked import empty_stats, sweep
+from elbowroom.losses import chunked, fused
+from elbowroom.losses.chunked import empty_stats
 from elbowroom.losses.problem import Head, Tokens, compute_dtype
 from elbowroom.losses.products import Needs
 from elbowroom.losses.spec import Spec, TokenStats
 from elbowroom.losses.variants import Decoupled, DetachedBelow, Leaky, RareOnly, Softminus, Variant
 
+SWEEPS = {"chunked": chunked.sweep, "triton": fused.sweep}
+
 
 def loss_and_stats(
-    head: Head, tokens: Tokens, spec: Spec, *, stats: bool
+    head: Head, tokens: Tokens, spec: Spec, backend: str, *, stats: bool
 ) -> tuple[Tensor, TokenStats | None]:
     """Return the reduced loss, differentiable by hidden, weight and bias, and what it saw."""
     inputs = (head.hidden, head.weight, head.bias)
@@ -33,7 +36,16 @@ def loss_and_stats(
         *inputs,
         tokens.coefficients(compute_dtype(head.hidden.dtype)),
         (tokens.target, tokens.counted, spec.margin, spec.protect, rows),
-        (variant, numbers, head.logit_scale, head.softcap, spec.label_smoothing, spec.z_loss),
+        (
+            variant,
+            numbers,
+            head.logit_scale,
+            head.softcap,
+            spec.label_smoothing,
+            spec.z_loss,
+            spec.unbounded,
+            backend,
+        ),
         (needs, tokens.reduction == "none", stats),
     )
     if tokens.reduction == "none":
@@ -81,8 +93,8 @@ class _Loss(torch.autograd.Function):
     def backward(ctx: Any, upstream: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
         if torch.is_grad_enabled() and not torch.compiler.is_compiling():
             raise BackendError(
-                "backend: 'chunked' gives first derivatives only, and create_graph=True asks for "
-                "more; pass backend='reference'"
+                f"backend: {ctx.numbers[-1]!r} gives first derivatives only, and create_graph=True "
+                "asks for more; pass backend='reference'"
             )
         needs, per_token, _stats = ctx.flags
         hidden, weight, bias, coefficient, *tensors = ctx.saved_tensors
@@ -109,7 +121,7 @@ def _scale_(gradient: Tensor, upstream: Tensor) -> None:
         gradient.mul_(upstream.view(-1, *[1] * (gradient.ndim - 1)))
 
 
-@torch.library.custom_op("elbowroom::chunked_sweep", mutates_args=())
+@torch.library.custom_op("elbowroom::sweep", mutates_args=())
 def _sweep(
     hidden: Tensor,
     weight: Tensor,
@@ -126,6 +138,8 @@ def _sweep(
     softcap: float | None,
     label_smoothing: float,
     z_loss: float,
+    unbounded: bool,
+    backend: str,
     needs: Sequence[bool],
     stats: bool,
 ) -> list[Tensor]:
@@ -146,8 +160,9 @@ def _sweep(
         variant=_unpack_variant(variant, numbers, rows),
         label_smoothing=label_smoothing,
         z_loss=z_loss,
+        unbounded=unbounded,
     )
-    done = sweep(head, tokens, spec, coefficient, Needs(*needs), stats=stats)
+    done = SWEEPS[backend](head, tokens, spec, coefficient, Needs(*needs), stats=stats)
     gradients = [
         done.losses.new_empty(0) if x is None else x for x in (done.hidden, done.weight, done.bias)
     ]
@@ -163,12 +178,15 @@ def _(
     target: Tensor,
     *arguments: Any,
 ) -> list[Tensor]:
-    needs, stats = arguments[-2:]
+    backend, needs, stats = arguments[-3:]
     losses = hidden.new_empty(target.shape, dtype=compute_dtype(hidden.dtype))
+    wanted = [need and coefficient is not None for need in needs]
     gradients = [
         losses.new_empty(like.shape if need else (0,))
-        for like, need in zip((hidden, weight, weight[..., 0]), needs, strict=True)
+        for like, need in zip((hidden, weight, weight[..., 0]), wanted, strict=True)
     ]
+    if backend == "triton" and wanted[0]:
+        gradients[0] = gradients[0].to(hidden.dtype)
     others = empty_stats(losses, weight.shape[1]).tensors() if stats else []
     return [losses, *gradients, *others]
 

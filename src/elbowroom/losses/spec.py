@@ -22,6 +22,12 @@ class Spec:
     variant: Variant | None = None
     label_smoothing: float = 0.0
     z_loss: float = 0.0
+    unbounded: bool = False  # the margin is known to be infinite, without asking the device
+
+    @property
+    def keeps_all(self) -> bool:
+        """Whether it is known that no entry is masked."""
+        return self.unbounded and self.protect is None and self.variant is None
 
 
 @dataclass(frozen=True)
