@@ -7,11 +7,13 @@
 Losses: `thresholded_cross_entropy`, `linear_thresholded_cross_entropy`, as modules
 `ThresholdedCrossEntropy` and `LinearThresholdedCrossEntropy`; `variants` of them; `margins`, how
 wide; `RowAdamW`, an optimizer that leaves untouched rows alone; `TokenCounts`, which tokens are
-rare; `rivals`, what others propose; `metrics` and `diagnose`, what came of it.
+rare; `rivals`, what others propose; `metrics` and `diagnose`, what came of it; `patch`, which
+gives a causal LM of transformers any of these losses in one line.
 """
 
-from elbowroom import diagnose, init, margins, metrics, rivals
+from elbowroom import diagnose, hf, init, margins, metrics, rivals
 from elbowroom.counts import TokenCounts
+from elbowroom.hf import patch
 from elbowroom.losses import (
     LossStats,
     linear_thresholded_cross_entropy,
@@ -31,10 +33,12 @@ __all__ = [
     "ThresholdedCrossEntropy",
     "TokenCounts",
     "diagnose",
+    "hf",
     "init",
     "linear_thresholded_cross_entropy",
     "margins",
     "metrics",
+    "patch",
     "rivals",
     "thresholded_cross_entropy",
     "variants",
