@@ -16,7 +16,7 @@ CAPABILITIES = [80, 90, 100]
 REGISTERS = 2**16  # of a multiprocessor
 
 
-def compile_for(capability, kernel, types, constants, warps, odd: Collection[str] = ()):
+def compile_for(capability, kernel, types, constants, warps, odd: Collection[str] = (), stages=3):
     """Compile a kernel; what has no type in ``types`` and is no constant is a number.
 
     Pointers and integers are multiples of 16, except those named by ``odd``.
@@ -28,7 +28,7 @@ def compile_for(capability, kernel, types, constants, warps, odd: Collection[str
     attributes = {(kernel.arg_names.index(name),): aligned for name in even}
     source = ASTSource(kernel, signature, constants, attributes)
     target = GPUTarget("cuda", capability, 32)
-    return triton.compile(source, target=target, options={"num_warps": warps})
+    return triton.compile(source, target=target, options={"num_warps": warps, "num_stages": stages})
 
 
 def usage(compiled, folder: Path) -> dict[str, int]:

@@ -405,7 +405,9 @@ def test_the_default_is_the_chunked_backend_and_means_over_tokens():
 
 
 def test_triton_says_that_it_is_for_gpus():
-    with pytest.raises(BackendError, match=r"'triton' cannot run here: .* are on cpu.* pass 'auto'"):
+    with pytest.raises(
+        BackendError, match=r"'triton' cannot run here: .* are on cpu.* pass 'auto'"
+    ):
         er.linear_thresholded_cross_entropy(
             torch.zeros(1, 2), torch.zeros(3, 2), torch.tensor([0]), 1.0, backend="triton"
         )

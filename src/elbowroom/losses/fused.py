@@ -166,7 +166,7 @@ class Sweep:
     def _chunks(self, count: int) -> None:
         size = _tokens_at_once(count, self.vocab, self._bytes())
         raw = self.states.new_empty(size * self.vocab)
-        second = raw.new_empty(raw.shape if self.options["VARIANT"] == 2 else 1)
+        second = raw.new_empty(raw.shape if self._twice else 1)
         for number, start in enumerate(range(0, count, max(1, size))):
             chunk = slice(start, min(start + size, count))
             n = chunk.stop - chunk.start
@@ -175,9 +175,10 @@ class Sweep:
             self._chunk(chunk, made, second, first=number == 0)
 
     def _bytes(self) -> int:
-        """Return what a token's products take."""
-        copies = 2 if self.options["VARIANT"] == 2 else 1
-        return copies * self.vocab * self.states.dtype.itemsize
+        """Return what a token's products take, and a copy of its hidden state (see `_dense`)."""
+        copies = 2 if self._twice else 1
+        copied = self.width if self.dense else 0
+        return (copies * self.vocab + copied) * self.states.dtype.itemsize
 
     def _chunk(self, chunk: slice, raw: Tensor, second: Tensor, *, first: bool) -> None:
         from elbowroom.losses.kernels import launch  # imports Triton
@@ -244,7 +245,9 @@ class Sweep:
         first: bool,
     ) -> None:
         """Turn all products into gradients, and multiply them as a whole."""
-        raw, states = given[0], self.states[chunk]
+        raw, counted = given[0], given[3]
+        # Hidden states of ignored tokens may be anything, NaN too: they must not reach the weight.
+        states = self.states[chunk].masked_fill(counted[:, None] == 0, 0.0)
         launch.grade_all(given, factor, found, self.options)
         if self.hidden is not None:
             torch.mm(raw, self.matrix, out=self.hidden[chunk])

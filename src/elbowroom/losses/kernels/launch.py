@@ -17,11 +17,14 @@ from elbowroom.losses.kernels import products, rows
 
 STRIP = 128
 BLOCK = 4096  # logits of a token that a program holds at once
+FADING_BLOCK = 2048  # the same for softminus, which needs more registers an entry
 ROW_WARPS = 8
 NUMBERS = ("scale", "cap", "fade", "leak", "smoothing", "z_loss")
 SWITCHES = ("BIAS", "CAP", "PROTECT", "RARE", "VARIANT")
-# columns, depth, warps, stages of the products' tiles, by bytes of an element
-TILES = {2: (256, 64, 8, 3), 4: (128, 32, 8, 2)}
+# Columns, depth, warps, stages of the products' tiles, by bytes of an element: the largest that do
+# not spill. Hopper takes operands from shared memory, which leaves registers for the sums.
+TILES = {2: (128, 32, 8, 4), 4: (128, 32, 8, 2)}
+HOPPER, HOPPER_TILES = 9, TILES | {2: (256, 64, 8, 3)}
 
 
 def on(x: Tensor) -> AbstractContextManager[Any]:
@@ -29,8 +32,9 @@ def on(x: Tensor) -> AbstractContextManager[Any]:
     return torch.cuda.device(x.get_device())
 
 
-def _block(vocab: int) -> int:
-    return min(BLOCK, max(STRIP, 1 << (vocab - 1).bit_length()))
+def _block(vocab: int, variant: int) -> int:
+    most = FADING_BLOCK if variant == rows.FADE.value else BLOCK
+    return min(most, max(STRIP, 1 << (vocab - 1).bit_length()))
 
 
 def _numbers(options: Mapping[str, Any]) -> list[float]:
@@ -69,7 +73,7 @@ def survey(
         rows.survey_kernel[(n,)](
             *given, losses, found, flags, *seen, kept, vocab, flags.shape[1], *_numbers(options),
             **_switches(options), SMOOTH=options["smoothing"] > 0, STATS=stats is not None,
-            GRADIENT=grading, BLOCK=_block(vocab), num_warps=ROW_WARPS,
+            GRADIENT=grading, BLOCK=_block(vocab, options["VARIANT"]), num_warps=ROW_WARPS,
         )  # fmt: skip
     if stats is not None:
         results[3].copy_(kept)
@@ -98,7 +102,7 @@ def grade(
         rows.grade_kernel[(n,)](
             *given, factor, found, flags, needed, place, blocks, second, column, value, counts,
             vocab, flags.shape[1], tokens, *_numbers(options), **_switches(options),
-            DETACHED=options["DETACHED"], LISTED=listed, WHOLE=False, BLOCK=_block(vocab),
+            DETACHED=options["DETACHED"], LISTED=listed, WHOLE=False, BLOCK=_block(vocab, options["VARIANT"]),
             num_warps=ROW_WARPS,
         )  # fmt: skip
     return column, value, counts
@@ -114,7 +118,7 @@ def grade_all(
         rows.grade_kernel[(n,)](
             *given, factor, found, *[None] * 8, vocab, 0, 1, *_numbers(options),
             **_switches(options), DETACHED=options["DETACHED"], LISTED=0, WHOLE=True,
-            BLOCK=_block(vocab), num_warps=ROW_WARPS,
+            BLOCK=_block(vocab, options["VARIANT"]), num_warps=ROW_WARPS,
         )  # fmt: skip
 
 
@@ -215,6 +219,7 @@ def entries(
 
 def _tile(x: Tensor) -> tuple[int, int, int, int]:
     """Return columns, depth, warps and stages of a product's tile, narrow for narrow matrices."""
-    columns, depth, warps, stages = TILES[x.dtype.itemsize]
+    hopper = x.device.type == "cuda" and torch.cuda.get_device_capability(x.device)[0] == HOPPER
+    columns, depth, warps, stages = (HOPPER_TILES if hopper else TILES)[x.dtype.itemsize]
     narrow = max(16, 1 << (x.shape[1] - 1).bit_length())
     return min(columns, narrow), depth, warps, stages

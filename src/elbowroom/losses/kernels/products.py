@@ -33,8 +33,15 @@ def weight_kernel(
     column = part * COLUMNS + tl.arange(0, COLUMNS)
     total = tl.load(counts + strip)
     if FIRST | (total > 0):
-        acc = tl.zeros((STRIP, COLUMNS), tl.float32)
+        factor = tl.load(unit)
+        at = weight_gradient + row[:, None].to(tl.int64) * D + column[None, :]
+        inside = (row[:, None] < V) & (column[None, :] < D)
         sums = tl.zeros((STRIP,), tl.float32)
+        # From what is there: added at the end, it would need as many registers as the sum itself.
+        if FIRST:
+            acc = tl.zeros((STRIP, COLUMNS), tl.float32)
+        else:
+            acc = tl.load(at, mask=inside, other=0) / factor
         mine = tokens + strip.to(tl.int64) * n
         for start in range(0, total, DEPTH):
             k = start + tl.arange(0, DEPTH)
@@ -52,13 +59,7 @@ def weight_kernel(
             acc = tl.dot(tl.trans(g), h, acc, input_precision=PRECISION)
             if BIAS:
                 sums += tl.sum(g.to(tl.float32), axis=0)
-        factor = tl.load(unit)
-        at = weight_gradient + row[:, None].to(tl.int64) * D + column[None, :]
-        inside = (row[:, None] < V) & (column[None, :] < D)
-        acc *= factor
-        if not FIRST:
-            acc += tl.load(at, mask=inside, other=0)
-        tl.store(at, acc, mask=inside)
+        tl.store(at, acc * factor, mask=inside)
         if BIAS:
             if part == 0:
                 sums *= factor

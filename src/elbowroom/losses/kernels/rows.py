@@ -40,7 +40,9 @@ def _tanh(x):  # pragma: no cover
     """Return tanh, exactly odd, without overflow."""
     e = tl.exp(-2 * tl.abs(x))
     y = (1 - e) / (1 + e)
-    y = tl.where(tl.abs(x) < 0.04, tl.abs(x) * (1 - x * x / 3 * (1 - 0.4 * x * x)), y)
+    q = x * x  # the series, where the difference would lose digits
+    series = 1 - q / 3 * (1 - q * 2 / 5 * (1 - q * 17 / 42 * (1 - q * 62 / 153)))
+    y = tl.where(q < 0.09, tl.abs(x) * series, y)
     return tl.where(x < 0, -y, y)
 
 
@@ -82,9 +84,10 @@ def _faded(z, theta, c):  # pragma: no cover
     nothing = z == float("-inf")
     u = tl.where(nothing, -1.0, (theta - z) / c)
     # 1 - exp(u) for u <= 0, by its series where the difference would lose digits
-    factor = tl.where(
-        u > -0.05, -u * (1 + u / 2 * (1 + u / 3 * (1 + u / 4 * (1 + u / 5)))), 1 - tl.exp(u)
-    )
+    series = 1 + u / 9
+    for k in tl.static_range(8, 1, -1):
+        series = 1 + u / k * series
+    factor = tl.where(u > -0.5, -u * series, 1 - tl.exp(u))
     slope = tl.where(factor >= SMALLEST_FACTOR, 1 / factor, 1.0)
     return z + c * tl.log(tl.maximum(factor, SMALLEST_FACTOR)), slope
 
@@ -128,7 +131,7 @@ def survey_kernel(
     zero, none = tl.full((), 0, tl.float32), tl.full((), 0, tl.int32)
     km, ks, am, as_, fm, fs = first, zero, zy, zero, zy, zero
     k_count, a_count, k_sum, a_sum, greater, equal = none, none, zero, zero, none, none
-    best, where = zy, y.to(tl.int32)
+    best, where, nowhere = zy, y.to(tl.int32), tl.full((), 0, tl.int32) + V
     for start in range(0, limit, BLOCK):
         i = start + tl.arange(0, BLOCK)
         inside = i < V
@@ -165,6 +168,7 @@ def survey_kernel(
             better = (top > best) | ((top == best) & (at < where))
             where = tl.where(better, at, where)
             best = tl.maximum(best, top)
+            nowhere = tl.minimum(nowhere, tl.min(tl.where(inside & (z != z), i, V), axis=0))
             if VARIANT == DECOUPLE:
                 graded = keep
             tl.store(touched + i, tl.full(i.shape, 1, tl.int8), mask=graded)
@@ -202,7 +206,11 @@ def survey_kernel(
     tl.store(found + token * FOUND + ALL_COUNT, a_count.to(tl.float32))
     tl.store(kept + token, k_count.to(tl.int64))
     if STATS:
-        log_p = (zy - fm) - tl.log(fs)
+        # PyTorch's way: NaN is the largest of all, and next to infinity all else is impossible
+        broken = nowhere < V
+        where = tl.where(broken, nowhere, where)
+        log_p = (zy - fm) - tl.where(fm == float("inf"), 0.0, tl.log(fs))
+        log_p = tl.where(broken, float("nan"), log_p)
         place = 1 + greater.to(tl.float32) + tl.maximum(equal - 1, 0).to(tl.float32) / 2
         place = tl.where(log_p != log_p, log_p, place)
         tl.store(log_probability + token, tl.where(counts, log_p, 0.0))
@@ -214,8 +222,10 @@ def survey_kernel(
 @no_type_check
 def _graded(z, lse, hit, among, count, smoothing, z_loss):  # pragma: no cover
     """Return the derivative of one cross-entropy by the logits in its sum."""
-    g = tl.exp(z - lse) * (1 + 2 * z_loss * lse) - tl.where(hit, 1 - smoothing, 0.0)
-    return g - tl.where(among, smoothing / tl.maximum(count, 1.0), 0.0)
+    # What is subtracted is summed first: for a token that keeps its target alone it is exactly 1.
+    wanted = tl.where(hit, 1 - smoothing, 0.0)
+    wanted += tl.where(among, smoothing / tl.maximum(count, 1.0), 0.0)
+    return tl.exp(z - lse) * (1 + 2 * z_loss * lse) - wanted
 
 
 @triton.jit
