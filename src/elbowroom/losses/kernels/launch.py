@@ -102,8 +102,8 @@ def grade(
         rows.grade_kernel[(n,)](
             *given, factor, found, flags, needed, place, blocks, second, column, value, counts,
             vocab, flags.shape[1], tokens, *_numbers(options), **_switches(options),
-            DETACHED=options["DETACHED"], LISTED=listed, WHOLE=False, BLOCK=_block(vocab, options["VARIANT"]),
-            num_warps=ROW_WARPS,
+            DETACHED=options["DETACHED"], LISTED=listed, WHOLE=False,
+            BLOCK=_block(vocab, options["VARIANT"]), num_warps=ROW_WARPS,
         )  # fmt: skip
     return column, value, counts
 
