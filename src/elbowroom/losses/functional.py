@@ -222,7 +222,8 @@ def linear_thresholded_cross_entropy(
         shift: position t predicts ``target[t + shift]``; 1 for hidden states and token ids of one
             text. Both are cut inside. Margins of the shape of ``target`` are cut with it.
         backend: "reference" is eager and holds all logits; "chunked" works on any device and holds
-            a block of them; "triton" is for GPUs; "auto" chooses.
+            a block of them; "triton" is for GPUs, new, and used where it is asked for; "auto" is
+            "chunked".
 
     The other arguments are those of `thresholded_cross_entropy`; ``protect`` may be ``[R, V]``.
 
@@ -269,8 +270,8 @@ def _run(
 ) -> tuple[Tensor, TokenStats | None]:
     """Compute on the chosen backend."""
     checks.choice("backend", backend, BACKENDS)
-    if backend == "auto":
-        backend = "triton" if fused.takes(head) else "chunked"
+    if backend == "auto":  # "triton" by name only, until it has been measured on a GPU
+        backend = "chunked"
     if backend == "triton" and not fused.takes(head):
         raise BackendError(fused.why_not(head))
     if backend != "reference":

@@ -49,16 +49,6 @@ def loss_of(target, margin, **options):
     return loss
 
 
-def test_auto_takes_it():
-    hidden, weight, target = problem()
-    auto, triton = (
-        value_and_gradients(loss_of(target, 1.0, backend=backend), hidden, weight)
-        for backend in ("auto", "triton")
-    )
-    assert torch.equal(auto[0], triton[0])
-    assert all(torch.equal(x, y) for x, y in zip(auto[1], triton[1], strict=True))
-
-
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode")
 @pytest.mark.parametrize("margin", [1.0, float("inf"), "tensor", "norms", "annealed"])
 @pytest.mark.parametrize("stats", [False, True])
