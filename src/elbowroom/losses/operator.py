@@ -99,26 +99,30 @@ class _Loss(torch.autograd.Function):
         needs, per_token, _stats = ctx.flags
         hidden, weight, bias, coefficient, *tensors = ctx.saved_tensors
         gradients, ctx.gradients = ctx.gradients, None
+        factor: Tensor | None = upstream
         if gradients is None:  # for each token, or a second backward pass over a retained graph
             c = coefficient * (upstream if per_token else upstream[:, None])
             _, *gradients = _sweep(hidden, weight, bias, c, *tensors, *ctx.numbers, needs, False)
-        else:
-            for x in gradients:
-                _scale_(x, upstream)
+            factor = None
         out = [
-            x.to(like.dtype) if need else None
+            _scaled(x, factor, like.dtype) if need else None
             for x, need, like in zip(gradients, needs, (hidden, weight, bias), strict=True)
         ]
         return (*out, None, None, None, None)
 
 
-def _scale_(gradient: Tensor, upstream: Tensor) -> None:
-    """Multiply the gradient of each run; on a CPU, spare the pass where the factor is 1."""
-    if gradient.numel() == 0:
-        return
-    on_host = upstream.device.type == "cpu" and not torch.compiler.is_compiling()
-    if not (on_host and bool((upstream == 1).all())):
-        gradient.mul_(upstream.view(-1, *[1] * (gradient.ndim - 1)))
+def _scaled(gradient: Tensor, factor: Tensor | None, dtype: torch.dtype) -> Tensor:
+    """Multiply the gradient of each run, which is given away, and convert it, in one pass.
+
+    On a CPU, spare the pass where the factor is 1.
+    """
+    on_host = gradient.device.type == "cpu" and not torch.compiler.is_compiling()
+    if factor is None or gradient.numel() == 0 or (on_host and bool((factor == 1).all())):
+        return gradient.to(dtype)
+    column = factor.view(-1, *[1] * (gradient.ndim - 1))
+    if gradient.dtype == dtype:
+        return gradient.mul_(column)
+    return torch.mul(gradient, column, out=gradient.new_empty(gradient.shape, dtype=dtype))
 
 
 @torch.library.custom_op("elbowroom::sweep", mutates_args=())
