@@ -36,7 +36,9 @@ DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 HAS_TRITON = importlib.util.find_spec("triton") is not None
 STRIP = 128
 FOUND = 8
-LISTED = 128  # entries that a token's hidden gradient is a sum of rows for, at most
+# A token's hidden gradient is a sum of rows where it keeps so many entries at most, or so small a
+# share of the vocabulary: reading a row for each costs less than a block's product over all strips.
+LISTED, LISTED_SHARE = 128, 1 / 500
 TOKENS = 128  # of a block
 ALIGNED = 128  # chunks are whole multiples of so many tokens, where that is possible
 MOST = 2**15  # tokens of a chunk: lists number them in 16 bits
@@ -206,7 +208,8 @@ class Sweep:
         if self.dense:
             self._dense(launch, given, factor, found, chunk, first=first)
             return
-        listed = LISTED if self.options["VARIANT"] < 2 else 0
+        most = max(LISTED, int(LISTED_SHARE * self.vocab))
+        listed = most if self.options["VARIANT"] < 2 else 0
         order, place, blocks = _sorted(flags, kept, self.counted[chunk], listed)
         needed, steps, step_counts = launch.strips(flags, order, blocks, TOKENS)
         entries = launch.grade(
