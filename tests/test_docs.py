@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import doctest
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -102,3 +103,35 @@ def test_constraints_are_exact_and_name_no_address() -> None:
 )
 def test_the_search_for_paths_finds_them(text: str, found: bool) -> None:
     assert bool(MACHINE.search(text)) == found
+
+
+METHODS = {
+    "cross-entropy": "ce-tied",
+    "cross-entropy, untied": "ce-untied",
+    "fixed margin 1, as in the paper": "margin-1",
+    "**annealed margin, our default**": "margin-default",
+    "our default, untied": "untied-default",
+    "our default, rare rows from zero, equalization until half-way": "twins-default",
+}
+
+
+def test_the_readmes_numbers_are_the_evidences() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    record = json.loads((ROOT / "evidence" / "paper_setting.json").read_text(encoding="utf-8"))
+    found = {(row["method"], row["language"]): row["ppl"] for row in record["rows"]}
+    for label, method in METHODS.items():
+        cells = []
+        for language in ("hr", "lr"):
+            x = found[method, language]
+            cells.append(f"{x['mean']:.2f} ({x['low']:.2f} to {x['high']:.2f})")
+        assert f"| {label} | {cells[0]} | {cells[1]} |" in text
+    record = json.loads((ROOT / "evidence" / "loss_cpu.json").read_text(encoding="utf-8"))
+
+    def highest(method: str) -> float:
+        own = (row["ratio"]["median"] for row in record["rows"] if row["method"] == method)
+        return float(max(own))
+
+    memory = max(row["peak_ratio"] for row in record["rows"] if row["method"] != "peer")
+    words = " ".join(text.split())
+    assert f"take {highest('margin inf'):.2f} of the time of" in words
+    assert f"{highest('0.01'):.2f} where 1% is, and at most {memory:.2f} of its memory" in words
