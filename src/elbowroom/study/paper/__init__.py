@@ -1,0 +1,38 @@
+"""The paper's tables and figures, made again: rows, printed numbers, and our runs beside them."""
+
+from elbowroom.study.paper.layout import PARTS, Part, Row, methods_of, parts_of, tables_of
+from elbowroom.study.paper.printed import DECIMALS, LABELS, PRINTED, SCORES, Printed
+from elbowroom.study.paper.results import Result, Study, study_of
+from elbowroom.study.paper.rows import (
+    METHODS,
+    QUICK_SEEDS,
+    SEEDS,
+    Method,
+    base_of,
+    config_of,
+    runs_of,
+)
+
+__all__ = [
+    "DECIMALS",
+    "LABELS",
+    "METHODS",
+    "PARTS",
+    "PRINTED",
+    "QUICK_SEEDS",
+    "SCORES",
+    "SEEDS",
+    "Method",
+    "Part",
+    "Printed",
+    "Result",
+    "Row",
+    "Study",
+    "base_of",
+    "config_of",
+    "methods_of",
+    "parts_of",
+    "runs_of",
+    "study_of",
+    "tables_of",
+]

@@ -1,0 +1,222 @@
+"""Which rows each table of the paper has, which runs stand behind a row, and what to know of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from elbowroom import checks
+
+SE = "as published, separated embeddings are plain AdamW: these are the runs without them"
+SKIPPED = "not in the paper: rows without a gradient are truly skipped (RowAdamW)"
+UNTIED_SE = (
+    "plain AdamW, as above; the published untied runs also lost the head's weight decay, "
+    "which these have"
+)
+SCALED = "T multiplies the logits before an unscaled margin"
+OURS = "not in the paper"
+TWINS = f"{OURS}: the rare language's rows start at zero and are protected until half-way"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """A row of a table, for both languages."""
+
+    label: str
+    """What the table says."""
+    method: str
+    """Whose runs it shows."""
+    printed: str | None
+    """Its key among the printed numbers; None for rows that the paper does not have."""
+    note: str = ""
+    """What to know of it."""
+    languages: tuple[str, ...] = ("hr", "lr")
+    """The languages that it is judged on."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """A table or a figure: what ``--only`` names."""
+
+    name: str
+    """Such as "table-metrics"."""
+    title: str
+    """Its heading."""
+    rows: tuple[Row, ...] = ()
+    """Of a table of metrics."""
+    methods: tuple[str, ...] = ()
+    """Of others, whose runs they need."""
+    note: str = ""
+    """What to know of all of it."""
+
+    def needs(self) -> tuple[str, ...]:
+        """Return the methods whose runs it shows, each once."""
+        return tuple(dict.fromkeys((*(row.method for row in self.rows), *self.methods)))
+
+
+def _row(label: str, method: str, note: str = "", printed: str | None = None) -> Row:
+    return Row(label=label, method=method, printed=printed or method, note=note)
+
+
+def _more(label: str, method: str, note: str = OURS) -> Row:
+    return Row(label=label, method=method, printed=None, note=note)
+
+
+def _se(label: str, method: str, printed: str, note: str = SE) -> Row:
+    return Row(label=label, method=method, printed=printed, note=note)
+
+
+_BASELINE = _row("Baseline", "ce-tied")
+_ALONE = Row(
+    label="Monolingual",
+    method="monolingual",
+    printed="monolingual",
+    note="the rare language's windows only, 2% of the steps, warm-up 2",
+    languages=("lr",),
+)
+_M2, _M1 = _row("Margin 2", "margin-2"), _row("Margin 1", "margin-1")
+_M1_T46 = _row("Margin 1, T .46", "margin-1-T.46", SCALED)
+_METRICS = (
+    _BASELINE,
+    _ALONE,
+    _row("Margin 8", "margin-8"),
+    _row("Margin 4", "margin-4"),
+    _M2,
+    _M1,
+    _M1_T46,
+    _se("Margin 2 + SE", "margin-2", "se-2"),
+    _se("Margin 1 + SE", "margin-1", "se-1"),
+    _se("Margin .6 + SE", "margin-.6", "se-.6"),
+    *(_more(f"Margin {m}, rows skipped", f"skipped-{m}", SKIPPED) for m in ("2", "1", ".6")),
+    _more("Margin .3 to 16", "margin-.3-16"),
+    _more("The same, zero rows", "twins-.3-16", TWINS),
+)
+_EXTENDED = (
+    _BASELINE,
+    _row("AGG, alpha .02, K 1600", "agg-.02"),
+    _row("AGG, alpha .2, K 1600", "agg-.2"),
+    _row("CosReg, gamma 1", "cosreg"),
+    _row("Adv, alpha .05", "adversarial", "the paper prints alpha .05, its run used .005, as here"),
+    _row("CWT", "cwt", "without the embedding predictor of its own paper; last iterate"),
+    _M1,
+    _row("Margin .5", "margin-.5"),
+    _row("Margin 0", "margin-0"),
+    _M1_T46,
+    _se("Margin 1 + SE", "margin-1", "se-1"),
+    _se("Margin 1 + SE, T .44", "margin-1-T.44", "se-1-T.44", f"{SE}; {SCALED}"),
+    _row("Alpha .25", "alpha-.25"),
+    _row("Alpha .0625", "alpha-.0625"),
+    _se("Alpha .0625 + SE", "alpha-.0625", "se-alpha-.0625"),
+    _more("Alpha .0625, rows skipped", "skipped-alpha-.0625", SKIPPED),
+    _more("Margin .3 to 16", "margin-.3-16"),
+)
+_UNTIED = (
+    _row("Baseline, untied", "ce-untied"),
+    _row("Margin 2, untied", "untied-2"),
+    _row("Margin 1, untied", "untied-1"),
+    _se("Baseline + SE, untied", "ce-untied", "untied-se", UNTIED_SE),
+    _se("Margin 2 + SE, untied", "untied-2", "untied-se-2", UNTIED_SE),
+    _se("Margin 1 + SE, untied", "untied-1", "untied-se-1", UNTIED_SE),
+    *(_more(f"Margin {m}, untied, rows skipped", f"untied-skipped-{m}", SKIPPED) for m in "21"),
+    _more("Margin .3 to 16, untied", "untied-.3-16"),
+)
+_SOFTMINUS = (
+    _M2,
+    _M1,
+    *(
+        _row(f"Softminus{dt}, margin {m}{c}", f"softminus-{key}{m}{c_key}")
+        for dt, key in (("", ""), (", DT", "dt-"))
+        for c, c_key in (("", ""), (", C 5", "-c5"))
+        for m in "21"
+    ),
+)
+_DETACHED = (
+    _row("Detached under threshold, margin 2", "detached-2"),
+    _row("Detached under threshold, margin 1", "detached-1"),
+)
+SHOWN = (
+    *("ce-tied", "margin-8", "margin-2", "margin-1", "margin-.6", "margin-1-T.46"),
+    "margin-.3-16",
+)
+TRANSLATED = ("ce-tied", "margin-.6", "margin-.3-16", "twins-.3-16")
+TABLES = (
+    Part(name="table-metrics", title="Metrics", rows=_METRICS),
+    Part(name="table-extended", title="Extended table", rows=_EXTENDED),
+    Part(name="table-untied", title="Without weight tying", rows=_UNTIED),
+    Part(
+        name="table-softminus",
+        title="Softminus",
+        rows=_SOFTMINUS,
+        note="DT: the threshold is detached. The authors' code subtracts P(target) exp(-margin) "
+        "with exponent 1/C, and so does the lab.",
+    ),
+    Part(name="table-detached", title="Detached under the threshold", rows=_DETACHED),
+)
+EFFECTIVE = Part(
+    name="table-effective",
+    title="Effective margins of the GPT-2 family",
+    note="Initialised models are drawn and computed here, over a sample of tokens. Pre-trained "
+    "ones need their weights: elbowroom margin effective model.safetensors.",
+)
+HYPERPARAMETERS = Part(
+    name="table-hyperparameters",
+    title="Hyperparameters",
+    note="The code has a few that the paper does not print.",
+)
+TRANSLATIONS = Part(
+    name="table-translations",
+    title="Learned translations",
+    methods=TRANSLATED,
+    note="The three nearest rows of the head by cosine, first seed; and over all seeds, how many "
+    "of the twelve are the same letter in the other language or case.",
+)
+TEMPERATURE = Part(
+    name="figure-temperature",
+    title="Perplexity against temperature",
+    methods=SHOWN,
+)
+DISTRIBUTIONS = Part(
+    name="figure-distributions",
+    title="Distributions over seeds",
+    note="A dot is a seed, the upright line the mean, the band its 95% interval; one more run "
+    "would lie on the thin line, if runs are normal. The ring is what the paper prints.",
+)
+PARTS: dict[str, Part] = {
+    part.name: part
+    for part in (
+        *(*TABLES, EFFECTIVE, HYPERPARAMETERS, TRANSLATIONS),
+        *(TEMPERATURE, DISTRIBUTIONS),
+    )
+}
+
+
+def parts_of(only: Iterable[str] = ()) -> tuple[Part, ...]:
+    """Return the parts that are named, in the paper's order; all if none are.
+
+    Example:
+        >>> [part.name for part in parts_of(["figure-temperature", "table-untied"])]
+        ['table-untied', 'figure-temperature']
+    """
+    names = [checks.choice("--only", name, tuple(PARTS)) for name in only]
+    return tuple(part for part in PARTS.values() if not names or part.name in names)
+
+
+def methods_of(parts: Iterable[Part]) -> tuple[str, ...]:
+    """Return the methods whose runs some parts show, each once.
+
+    Distributions go with the tables that are shown; alone they need every table.
+
+    Example:
+        >>> methods_of(parts_of(["table-detached"]))
+        ('detached-2', 'detached-1')
+    """
+    names = list(dict.fromkeys(part.name for part in parts))
+    chosen = [PARTS[name] for name in names]
+    if DISTRIBUTIONS.name in names:
+        chosen += tables_of(chosen)
+    return tuple(dict.fromkeys(method for part in chosen for method in part.needs()))
+
+
+def tables_of(parts: Iterable[Part]) -> list[Part]:
+    """Return the tables of metrics among some parts; all tables if there are none."""
+    return [part for part in parts if part.rows] or list(TABLES)

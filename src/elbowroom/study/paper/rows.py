@@ -1,0 +1,181 @@
+"""The paper's runs, each as changes to one base configuration of the lab.
+
+Several rows of the paper's tables are the same run: separated embeddings, as published, are plain
+AdamW (stacking one-row parameters gives zero gradients, not missing ones), so a row "+SE" points to
+the run without it, and the rows that are truly skipped are runs of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from elbowroom import checks
+from elbowroom.errors import ArgumentValueError
+from elbowroom.lab.config import RunConfig, merge, plan, run_config
+
+RARE = {"languages": ["lr"]}
+ANNEALED = {"start": 0.3, "end": 16.0}
+BASE: dict[str, Any] = {
+    "data": {"source": "shakespeare", "tokenizer": "characters", "validation": 0.1},
+    "model": {"layers": 4, "heads": 4, "width": 128, "context": 64},
+    "optimizer": {
+        "lr": 1e-3,
+        "min_lr": 1e-4,
+        "warmup": 100,
+        "betas": [0.9, 0.99],
+        "weight_decay": 0.1,
+        "clip": 1.0,
+    },
+    "training": {
+        "steps": 8001,
+        "batch": 12,
+        "precision": "tf32",
+        "log_every": 200,
+        "eval_every": 1000,
+    },
+    "evaluation": {"bins": 0},
+}
+QUICK: dict[str, Any] = {
+    "model": {"layers": 2, "heads": 4, "width": 64},
+    "optimizer": {"lr": 3e-3, "min_lr": 3e-4, "warmup": 30},
+    "training": {"steps": 300, "log_every": 50, "eval_every": 300, "eval_windows": 4},
+    "evaluation": {"windows": 60, "temperatures": 40},
+}
+SEEDS, QUICK_SEEDS = 10, 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Method:
+    """One way to train, which one or more rows of the tables show."""
+
+    name: str
+    """Of its runs."""
+    change: Mapping[str, Any] = field(default_factory=dict)
+    """What tells it from the base."""
+    share_of_steps: float = 1.0
+    """Of the base's steps; the monolingual model makes 2% of them."""
+
+
+def _margin(start: float, **more: Any) -> dict[str, Any]:
+    return {"margin": {"start": start, **more}}
+
+
+def _loss(name: str, loss: Mapping[str, Any], **more: Any) -> Method:
+    return Method(name=name, change={"loss": loss, **more})
+
+
+def _plain() -> list[Method]:
+    """Return the baselines and the fixed margins, tied."""
+    alone = {"data": {"sampling": "fixed", "shares": [0.0, 1.0]}}
+    methods = [
+        Method(name="ce-tied"),
+        Method(name="monolingual", change=alone, share_of_steps=0.02),
+        *(_loss(f"margin-{m}", _margin(float(m))) for m in ("8", "4", "2", "1", ".6", ".5", "0")),
+        *(_loss(f"margin-1-T.{t}", _margin(1.0) | {"logit_scale": t / 100}) for t in (46, 44)),
+        *(_loss(f"alpha-{a}", _margin(float(a), norms="both")) for a in (".25", ".0625")),
+    ]
+    skipped = {"optimizer": {"name": "row_adamw"}}
+    methods += [_loss(f"skipped-{m}", _margin(float(m)), **skipped) for m in ("2", "1", ".6")]
+    return [*methods, _loss("skipped-alpha-.0625", _margin(0.0625, norms="both"), **skipped)]
+
+
+def _rivals() -> list[Method]:
+    """Return what others propose, as the paper ran it."""
+    gate = {"name": "agg", "count_steps": 1600}
+    return [
+        *(_loss(f"agg-{a}", {**gate, "options": {"alpha": float(a)}}) for a in (".02", ".2")),
+        _loss("cosreg", {"penalty": "cosreg", "penalty_weight": 1.0}),
+        _loss("adversarial", {"name": "adversarial", "options": {"alpha": 0.005}}),
+        _loss("cwt", {"name": "contrastive_weight_tying"}),
+    ]
+
+
+def _appendix() -> list[Method]:
+    """Return models without weight tying, softminus, and logits that are only detached."""
+    loose = {"model": {"tied": False}}
+    skipped = {"optimizer": {"name": "row_adamw"}, **loose}
+    methods = [
+        Method(name="ce-untied", change=loose),
+        *(_loss(f"untied-{m}", _margin(float(m)), **loose) for m in ("2", "1")),
+        *(_loss(f"untied-skipped-{m}", _margin(float(m)), **skipped) for m in ("2", "1")),
+    ]
+    for detached in (False, True):
+        for c in (1, 5):
+            for m in ("2", "1"):
+                name = f"softminus-{'dt-' if detached else ''}{m}{'-c5' if c == 5 else ''}"
+                variant = {"name": "softminus", "c": float(c), "detach_threshold": detached}
+                methods.append(_loss(name, {**_margin(float(m)), "variant": variant}))
+    below = {"variant": {"name": "detached_below"}}
+    return [*methods, *(_loss(f"detached-{m}", {**_margin(float(m)), **below}) for m in ("2", "1"))]
+
+
+def _ours() -> list[Method]:
+    """Return what this project adds: an annealed margin, and rare rows that start at zero."""
+    twins = {**_margin(**ANNEALED), "protect": RARE, "protect_until": 0.5}
+    return [
+        _loss("margin-.3-16", _margin(**ANNEALED)),
+        _loss("twins-.3-16", twins, zero_rows=RARE),
+        _loss("untied-.3-16", _margin(**ANNEALED), model={"tied": False}),
+    ]
+
+
+METHODS: dict[str, Method] = {
+    method.name: method for method in (*_plain(), *_rivals(), *_appendix(), *_ours())
+}
+
+
+def base_of(*, quick: bool = False, change: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Return what all runs have in common, as in a configuration file.
+
+    Args:
+        quick: smaller models, shorter runs.
+        change: values that go over these.
+    """
+    return merge(merge(BASE, QUICK if quick else {}), change or {})
+
+
+def config_of(name: str, base: Mapping[str, Any] | None = None, seed: int = 0) -> RunConfig:
+    """Return the configuration of one run.
+
+    Args:
+        name: of the method.
+        base: see `base_of`.
+        seed: of its start and its order of data.
+
+    Example:
+        >>> run = config_of("margin-1", seed=3)
+        >>> run.folder, run.loss.margin.start, run.training.steps
+        ('margin-1-i3-d3', 1.0, 8001)
+    """
+    method = METHODS[checks.choice("method", name, tuple(METHODS))]
+    whole = dict(base_of() if base is None else base)
+    if method.share_of_steps != 1.0:
+        steps = int(run_config(whole).training.steps)
+        fewer = max(2, round(method.share_of_steps * steps))
+        short = {"training": {"steps": fewer}, "optimizer": {"warmup": min(2, fewer)}}
+        whole = merge(whole, short)
+    run = run_config(merge(merge(whole, method.change), {"name": name}))
+    return run.with_seed(seed)
+
+
+def runs_of(
+    names: Iterable[str], seeds: Sequence[int], base: Mapping[str, Any] | None = None
+) -> list[RunConfig]:
+    """Return the runs of some methods with each of the seeds.
+
+    Args:
+        names: of the methods.
+        seeds: of starts and orders of data.
+        base: see `base_of`.
+
+    Example:
+        >>> [run.folder for run in runs_of(["ce-tied", "margin-1"], [0, 1])]
+        ['ce-tied-i0-d0', 'ce-tied-i1-d1', 'margin-1-i0-d0', 'margin-1-i1-d1']
+    """
+    if base is not None and (base.get("init_seed") or base.get("data_seed")):
+        fix = "--seeds says how many there are"
+        raise ArgumentValueError("seeds", "no init_seed and data_seed of their own", "some", fix)
+    plan(dict(base or {}))  # names what is wrong before any method is blamed
+    return [config_of(name, base, seed) for name in names for seed in seeds]
