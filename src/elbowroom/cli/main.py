@@ -21,6 +21,7 @@ COMMANDS = {  # each a module of this package, loaded when it is called
     "train": "train the runs that a configuration describes",
     "evaluate": "evaluate trained runs, language by language",
     "sample": "let a trained run write",
+    "reproduce": "the paper's tables and figures, beside its numbers",
     "margin": "how wide the margin should be: in closed form, or effective for a model",
 }
 

@@ -82,7 +82,7 @@ def test_the_monolingual_model_sees_the_rare_language_only() -> None:
     run = config_of("monolingual")
     assert (run.training.steps, run.optimizer.warmup) == (160, 2)
     assert (run.data.sampling, run.data.shares) == ("fixed", (0.0, 1.0))
-    assert config_of("monolingual", base_of(quick=True)).training.steps == 6
+    assert config_of("monolingual", base_of(quick=True)).training.steps == 12
 
 
 def test_separated_embeddings_show_plain_runs_with_a_note() -> None:

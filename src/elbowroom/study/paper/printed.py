@@ -11,7 +11,7 @@ from dataclasses import dataclass
 SCORES = ("ppl", "fitted_ppl", "fitted_temperature", "accuracy", "recall@5", "mrr", "isotropy")
 LABELS = {
     "ppl": "PPL",
-    "fitted_ppl": "PPL, fitted T",
+    "fitted_ppl": "PPL at fitted T",
     "fitted_temperature": "fitted T",
     "accuracy": "accuracy",
     "recall@5": "recall@5",

@@ -34,6 +34,8 @@ class Result:
     """What the paper prints, if it has the cell."""
     inside: bool | None
     """Whether that lies in the interval of one more seed; None where it cannot be said."""
+    comparable: bool = True
+    """Whether our runs were made in the paper's setting."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +82,14 @@ class Study:
         new = prediction_interval(listed) if len(listed) >= FEWEST else None
         printed = PRINTED.get(row.printed or "", {}).get(language, {}).get(score)
         inside = _inside(printed, new) if self.is_papers else None
-        return Result(values=values, mean=mean, new=new, printed=printed, inside=inside)
+        return Result(
+            values=values,
+            mean=mean,
+            new=new,
+            printed=printed,
+            inside=inside,
+            comparable=self.is_papers,
+        )
 
     def tally(self, parts: Iterable[Part]) -> tuple[int, int]:
         """Return how many printed numbers of some tables lie inside, of how many judged.

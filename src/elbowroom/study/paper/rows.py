@@ -39,8 +39,8 @@ BASE: dict[str, Any] = {
 }
 QUICK: dict[str, Any] = {
     "model": {"layers": 2, "heads": 4, "width": 64},
-    "optimizer": {"lr": 3e-3, "min_lr": 3e-4, "warmup": 30},
-    "training": {"steps": 300, "log_every": 50, "eval_every": 300, "eval_windows": 4},
+    "optimizer": {"lr": 3e-3, "min_lr": 3e-4, "warmup": 60},
+    "training": {"steps": 600, "log_every": 50, "eval_every": 600, "eval_windows": 4},
     "evaluation": {"windows": 60, "temperatures": 40},
 }
 SEEDS, QUICK_SEEDS = 10, 2

@@ -1,0 +1,270 @@
+"""Make the paper's tables and figures again, with seeds and intervals, beside its numbers.
+
+Trains what is missing and writes report.html, tables (Markdown, LaTeX, CSV) and figures (SVG) to
+the output folder; after each stretch of seeds, so that there is always a report of what is done.
+The whole of it, forty methods with ten seeds each, is meant for a GPU: a CPU would need days.
+--quick is a look on a CPU, in minutes: every row, from smaller models and shorter runs, marked as
+such.
+
+For example:
+
+elbowroom reproduce
+
+elbowroom reproduce --quick
+
+elbowroom reproduce --only table-metrics,figure-temperature --seeds 3
+
+elbowroom reproduce --records runs/reproduce/records.jsonl --output runs/again
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import torch
+import tyro
+
+from elbowroom import checks
+from elbowroom.cli.live import clock
+from elbowroom.cli.main import UsageError
+from elbowroom.cli.plans import repeat
+from elbowroom.cli.show import File, Integer, counted, progress, say
+from elbowroom.cli.train import Training, load_corpus
+from elbowroom.errors import FileError
+from elbowroom.lab.config import RunConfig
+from elbowroom.lab.distributed import joined
+from elbowroom.lab.folder import RunFolder
+from elbowroom.lab.tokens import Corpus
+from elbowroom.lab.trackers import tracking
+from elbowroom.provenance import write_bytes
+from elbowroom.report.paper import Extras, write_reproduction
+from elbowroom.report.paper.verdict import verdict_lines
+from elbowroom.study.paper import (
+    PARTS,
+    QUICK_SEEDS,
+    SEEDS,
+    Part,
+    Study,
+    base_of,
+    methods_of,
+    parts_of,
+    runs_of,
+    study_of,
+)
+from elbowroom.study.paper.effective import effective_margins
+from elbowroom.study.paper.translations import neighbours_of
+
+AT_ONCE = {"cuda": 100, "cpu": 40}  # runs that are trained in one stretch, about
+
+
+@dataclass(kw_only=True)
+class Command(Training):
+    """The command's arguments."""
+
+    output: Path = Path("runs/reproduce")
+    """The folder for the runs, report.html, tables/, figures/ and records.jsonl."""
+    only: tyro.conf.UseAppendAction[Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME")]] = ()
+    """Some parts only, with commas between: table-metrics, table-extended, table-untied,
+    table-softminus, table-detached, table-effective, table-hyperparameters, table-translations,
+    figure-temperature, figure-distributions."""
+    seeds: Integer = None
+    """Starts and orders of data of each method; 10, with --quick 2."""
+    quick: bool = False
+    """Smaller models and shorter runs, for a look on a CPU; not judged against print."""
+    protocol: Literal["clean"] = "clean"
+    """How runs are judged. clean: the last iterate, temperatures fitted on held-out text. The
+    paper's own way, a checkpoint chosen by a noisy validation loss and temperatures by the test
+    text, is not there yet."""
+    records: File = None
+    """Train nothing: make the report from the records of runs, one a line of JSON."""
+    dry_run: bool = False
+    """Say what would be trained, and stop."""
+
+    def run(self) -> None:
+        """Train what is missing and write the report."""
+        self.check()
+        parts = parts_of(name for word in self.only for name in word.split(",") if name)
+        if self.records is not None:
+            self._from_records(parts)
+            return
+        runs = self._runs(parts)
+        device, start = self.place(), time.monotonic()
+        if self.dry_run:
+            _remaining(runs, self.output, print)
+            return
+        page = self._train(parts, runs, device)
+        if page is not None:
+            print(f"\nreport: {page}   ({clock(time.monotonic() - start)})")
+
+    def _runs(self, parts: Sequence[Part]) -> list[RunConfig]:
+        """Return all runs that the parts need."""
+        if self.seeds is not None:
+            checks.integer("--seeds", self.seeds, at_least=1)
+        base = base_of(quick=self.quick, change=self.fields)
+        return runs_of(methods_of(parts), range(self._seeds()), base)
+
+    def _seeds(self) -> int:
+        return self.seeds or (QUICK_SEEDS if self.quick else SEEDS)
+
+    def _train(
+        self, parts: Sequence[Part], runs: Sequence[RunConfig], device: torch.device
+    ) -> Path | None:
+        """Train stretch by stretch, with a report after each; return where it is."""
+        page, ends = None, time.monotonic() + 60 * (self.max_minutes or 0.0)
+        if not self.quiet:
+            _remaining(runs, self.output, lambda said: print(said, file=sys.stderr))
+        with tracking(self.trackers(), self.output) as tracker, joined(device) as ranks:
+            with ranks.one_first():
+                corpus = load_corpus(runs, offline=self.offline, quiet=self.quiet) if runs else None
+            extras = self._extras(parts, runs) if ranks.is_first else Extras()
+            for stretch in stretches(runs, AT_ONCE[device.type]):
+                assert corpus is not None
+                if self.max_minutes is not None:
+                    self.max_minutes = max(0.0, (ends - time.monotonic()) / 60)
+                command = self._repeat("")
+                done = self.fit(stretch, corpus, device=device, command=command, tracker=tracker)
+                if ranks.is_first:
+                    page = self._report(parts, runs, corpus, extras)
+                if done.stopped:
+                    return None
+            if not runs and ranks.is_first:
+                page = self._report(parts, runs, corpus, extras)
+        if ranks.is_first:
+            study = study_of(_records(self.output, runs))
+            say(verdict_lines(study, parts))
+            _failures(study)
+        return page
+
+    def _report(
+        self,
+        parts: Sequence[Part],
+        runs: Sequence[RunConfig],
+        corpus: Corpus | None,
+        extras: Extras,
+    ) -> Path:
+        """Write the records and the report of what is finished."""
+        records = _records(self.output, runs)
+        if corpus is not None and any(part.name == "table-translations" for part in parts):
+            records = [_with_neighbours(record, self.output, corpus) for record in records]
+        lines = "".join(json.dumps(brief(r), ensure_ascii=False) + "\n" for r in records)
+        write_bytes(self.output / "records.jsonl", lines.encode("utf-8"))
+        left = Extras(effective=extras.effective, remaining=len(runs) - len(records))
+        return write_reproduction(study_of(records), parts, self.output, self._repeat, left)
+
+    def _extras(self, parts: Sequence[Part], runs: Sequence[RunConfig]) -> Extras:
+        """Compute what no run holds: effective margins of initialised models."""
+        if not any(part.name == "table-effective" for part in parts):
+            return Extras(remaining=len(runs))
+        with progress("effective margins", quiet=self.quiet) as on_draw:
+            return Extras(effective=effective_margins(progress=on_draw), remaining=len(runs))
+
+    def _from_records(self, parts: Sequence[Part]) -> None:
+        """Make the report from records, without training."""
+        for name in ("quick", "seeds", "resume", "dry_run", "fields", "max_minutes"):
+            if getattr(self, name):
+                said = name.replace("_", "-")
+                raise UsageError(f"--{said} and --records do not go together: nothing is trained")
+        assert self.records is not None
+        start = time.monotonic()
+        study = study_of(read_records(self.records))
+        if not study.records:
+            raise FileError(f"{self.records}: no runs of the paper's methods in it")
+        extras = self._extras(parts, ())
+        page = write_reproduction(study, parts, self.output, self._repeat, extras)
+        say(verdict_lines(study, parts))
+        _failures(study)
+        print(f"\nreport: {page}   ({clock(time.monotonic() - start)})")
+
+    def _repeat(self, part: str) -> str:
+        """Return the command that makes a part again, or all that this makes."""
+        only = part or ",".join(self.only)
+        words = ["--only", only] if only else []
+        if self.records is not None:
+            return repeat("reproduce", *words, "--records", self.records.name)
+        words += ["--quick"] if self.quick else []
+        words += ["--seeds", str(self.seeds)] if self.seeds is not None else []
+        return repeat("reproduce", *words, "--resume", self.fields)
+
+
+def stretches(runs: Sequence[RunConfig], most: int) -> Iterator[list[RunConfig]]:
+    """Yield runs seed by seed, so many seeds at once that about ``most`` runs are trained.
+
+    Whole seeds are done one after the other, so that a report has all rows early.
+
+    Args:
+        runs: of several methods, with the same seeds.
+        most: how many at once.
+    """
+    seeds = list(dict.fromkeys(run.init_seed for run in runs))
+    each = max(1, most * len(seeds) // max(1, len(runs)))
+    for first in range(0, len(seeds), each):
+        now = seeds[first : first + each]
+        yield [run for run in runs if run.init_seed in now]
+
+
+def read_records(path: Path) -> list[dict[str, Any]]:
+    """Return the records in a file, one a line of JSON."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+        found = [json.loads(line) for line in lines if line.strip()]
+    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise FileError(f"{path}: expected a record in JSON on each line ({error})") from error
+    for number, record in enumerate(found, start=1):
+        keys = ("name", "init_seed", "data_seed", "status", "config")
+        if not isinstance(record, dict) or any(key not in record for key in keys):
+            raise FileError(f"{path}: line {number} is no record of a run of the lab")
+    return found
+
+
+def brief(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a record with curves over temperature rounded, to keep the file small."""
+    languages = {}
+    for language, scores in record.get("languages", {}).items():
+        nll = scores.get("nll_by_temperature", [])
+        rounded = [None if value is None else round(value, 5) for value in nll]
+        languages[language] = {**scores, "nll_by_temperature": rounded}
+    return {**record, "languages": languages}
+
+
+def _records(output: Path, runs: Sequence[RunConfig]) -> list[dict[str, Any]]:
+    """Return the records of runs that are finished."""
+    found = (RunFolder(output / run.folder).record for run in runs)
+    return [record for record in found if record is not None]
+
+
+def _with_neighbours(record: dict[str, Any], output: Path, corpus: Corpus) -> dict[str, Any]:
+    """Return a record with the nearest rows of some letters, where the table shows them."""
+    if record["name"] not in PARTS["table-translations"].methods or record["status"] != "done":
+        return record
+    name = f"{record['name']}-i{record['init_seed']}-d{record['data_seed']}"
+    tensors, _ = RunFolder(output / name).load_model()
+    found = neighbours_of(tensors.get("output", tensors["embedding"]), corpus)
+    return record if found is None else {**record, "neighbours": found}
+
+
+def _remaining(runs: Sequence[RunConfig], output: Path, tell: Any) -> None:
+    """Say what is finished, what was begun, and what is left."""
+    folders = [(run, RunFolder(output / run.folder)) for run in runs]
+    left = [(run, folder) for run, folder in folders if not folder.is_finished]
+    begun = sum(folder.exists for _, folder in left)
+    steps = sum(run.training.steps for run, _ in left)
+    methods = len({run.name for run in runs})
+    tell(
+        f"{counted(len(runs))} of {methods} methods: {len(runs) - len(left)} finished, "
+        f"{begun} begun, {len(left) - begun} to begin; {steps:,} steps of one run at most"
+    )
+
+
+def _failures(study: Study) -> None:
+    """Name the runs that failed."""
+    for record in study.records:
+        if record["status"] != "done":
+            seed, why = record["init_seed"], record.get("reason")
+            said = f"{record['name']}, seed {seed} failed and counts nowhere: {why}"
+            print(said, file=sys.stderr)

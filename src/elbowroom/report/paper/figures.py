@@ -1,0 +1,74 @@
+"""The figures of a reproduction: perplexity against temperature, and each score over seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from elbowroom.report.drawings import temperature_curves
+from elbowroom.report.figure import BOTTOM, RIGHT, WIDTH, Figure, clipped, x_axis
+from elbowroom.report.markup import Markup, element, join
+from elbowroom.report.paper.cells import drawn, ends_of
+from elbowroom.report.records import comparison
+from elbowroom.report.scales import Scale, scale
+from elbowroom.study.paper import LABELS, SCORES, Part, Result, Study
+
+LINE = 22
+LABEL = 158
+NAMES = {"recall@5": "recall-5", "fitted_ppl": "fitted-ppl", "fitted_temperature": "fitted-t"}
+SPREAD = 3.0  # a logarithmic scale from this ratio on
+
+
+def temperature_figures(study: Study, methods: Sequence[str]) -> list[Figure]:
+    """Return perplexity against temperature, a figure a language.
+
+    Args:
+        study: our runs.
+        methods: whose, in the order of their colours.
+    """
+    records = [record for method in methods for record in study.of(method)]
+    return temperature_curves(comparison(records)) if records else []
+
+
+def shown_methods(study: Study, methods: Sequence[str]) -> list[str]:
+    """Return those of some methods that have a finished run."""
+    return [method for method in methods if study.of(method)]
+
+
+def distribution_figures(study: Study, part: Part) -> list[Figure]:
+    """Return each score of a table over seeds, a figure a score and language.
+
+    Args:
+        study: our runs.
+        part: the table.
+    """
+    figures = []
+    for score in SCORES:
+        for language in dict.fromkeys(name for row in part.rows for name in row.languages):
+            rows = [
+                (row.label, study.result(row, language, score))
+                for row in part.rows
+                if language in row.languages
+            ]
+            if any(result.values for _, result in rows):
+                table = part.name.removeprefix("table-")
+                name = f"distribution-{table}-{NAMES.get(score, score)}-{language}"
+                figures.append(_distribution(name, f"{language}: {LABELS[score]}", rows))
+    return figures
+
+
+def _distribution(name: str, title: str, rows: Sequence[tuple[str, Result]]) -> Figure:
+    known = ends_of([result for _, result in rows])
+    low, high = min(known), max(known)
+    log = low > 0 and high / low > SPREAD
+    on = scale(known, LABEL, WIDTH - RIGHT, log=log, pad=0.05)
+    bottom = 8 + LINE * len(rows)
+    lines = [_line(label, r, on, 8 + LINE * (i + 0.5)) for i, (label, r) in enumerate(rows)]
+    axis = x_axis(on, 8, bottom, title.partition(": ")[2] + (", logarithmic" if log else ""))
+    body = join(axis, *lines)
+    said = f"{title} of each row over seeds, with the paper's value as a ring."
+    return Figure(name=name, title=title, description=said, body=body, height=bottom + BOTTOM)
+
+
+def _line(label: str, result: Result, on: Scale, y: float) -> Markup:
+    words = element("text", clipped(label, 25), x=LABEL - 10, y=y + 4, text_anchor="end")
+    return join(words, drawn(result, on, y, 1, label))

@@ -1,0 +1,174 @@
+"""The whole report of a reproduction: one page, and each table and figure as files beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from elbowroom.report.figure import Figure
+from elbowroom.report.files import write_text
+from elbowroom.report.markup import Markup, element, join
+from elbowroom.report.origin import failure_section, origin_section
+from elbowroom.report.paper import figures, tables
+from elbowroom.report.paper.verdict import verdict_lines, verdict_section
+from elbowroom.report.records import comparison
+from elbowroom.report.shell import Section, page, panels
+from elbowroom.report.tables import Table
+from elbowroom.study.paper import Part, Study, tables_of
+from elbowroom.study.paper.effective import Effective
+from elbowroom.study.paper.layout import (
+    DISTRIBUTIONS,
+    EFFECTIVE,
+    HYPERPARAMETERS,
+    TEMPERATURE,
+    TRANSLATIONS,
+)
+
+TITLE = "The paper's tables and figures, made again"
+CELL = (
+    "Each cell: the mean of our runs, its 95% interval over seeds, every seed as a dot over where "
+    "one more seed would lie (the thin line), and the paper's number (the ring), which is in or "
+    "out of that line. Each drawing has its own scale."
+)
+PROTOCOL = (
+    "Our numbers are of the last iterate, and temperatures are fitted on held-out text other than "
+    "what they are judged on. The paper chose checkpoints by a noisy validation loss and "
+    "temperatures on the test text. The signs of eigenvectors, on which the printed I(W) depends, "
+    "are arbitrary."
+)
+Command = Callable[[str], str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Extras:
+    """What a report shows that is not in the records of runs."""
+
+    effective: Sequence[Effective] = ()
+    """Effective margins of initialised models."""
+    remaining: int = 0
+    """Runs that were asked for and are not finished."""
+    seeds: int | None = None
+    """How many seeds were asked for."""
+
+
+def write_reproduction(
+    study: Study, parts: Sequence[Part], folder: str | Path, command: Command, extras: Extras
+) -> Path:
+    """Write ``report.html`` and the files of its tables and figures; return the page's path.
+
+    Tables go to ``tables/`` as Markdown, LaTeX and CSV, figures to ``figures/`` as SVG.
+
+    Args:
+        study: our runs.
+        parts: what to show.
+        folder: for all files.
+        command: what makes a part again, by its name; all of it for "".
+        extras: what is not in the records.
+    """
+    folder = Path(folder)
+    sections = [Section(anchor="verdict", title="Verdict", body=verdict_section(study, parts))]
+    for part in parts:
+        body = _part(study, part, parts, folder, extras)
+        said = element("p", "Made again by ", element("code", command(part.name)), class_="note")
+        parted = join(body, said)
+        sections.append(Section(anchor=part.name, title=part.title, body=parted))
+    if study.records:
+        runs = comparison(study.records)
+        origin = origin_section(runs, command(""))
+        sections.append(Section(anchor="origin", title="How it was made", body=origin))
+        failed = failure_section(runs)
+        sections.append(Section(anchor="failures", title="Failed runs", body=failed))
+    shown = any(part.name == TEMPERATURE.name for part in parts)
+    methods = figures.shown_methods(study, TEMPERATURE.methods) if shown else []
+    text = page(TITLE, _lead(study, extras), sections, methods)
+    write_text(folder / "verdict.txt", "".join(f"{x}\n" for x in verdict_lines(study, parts)))
+    return write_text(folder / "report.html", text)
+
+
+def _lead(study: Study, extras: Extras) -> str:
+    done = [record for record in study.records if record["status"] == "done"]
+    methods = {record["name"] for record in done}
+    said = f"{len(done)} finished runs of {len(methods)} methods"
+    failed = len(study.records) - len(done)
+    said += f", {failed} failed" if failed else ""
+    said += f"; {extras.remaining} runs are still to be trained." if extras.remaining else "."
+    if study.others:
+        said += f" Records of {', '.join(study.others)} belong to no row and are left out."
+    return said
+
+
+def _part(study: Study, part: Part, parts: Sequence[Part], folder: Path, extras: Extras) -> Markup:
+    """Return a part for the page, and write its files."""
+    note = element("p", part.note, class_="note") if part.note else None
+    if part.rows:
+        return join(note, _metrics(study, part, folder))
+    if part.name == TEMPERATURE.name:
+        drawn = figures.temperature_figures(study, part.methods)
+        return join(note, _figures(drawn, folder))
+    if part.name == DISTRIBUTIONS.name:
+        return join(note, *(_folded(study, table, folder) for table in tables_of(parts)))
+    table = _other(study, part, extras)
+    if table is None:
+        said = "Not computed: it needs runs of this command on the simulated pair, and their heads."
+        return join(note, element("p", said))
+    _save(folder, part.name, [table], table)
+    return join(note, table.html())
+
+
+def _metrics(study: Study, part: Part, folder: Path) -> Markup:
+    seeds = tables.seeds_table(study, part)
+    _save(folder, part.name, [tables.summary_table(study, part), seeds], seeds)
+    shown = tables.summary_table(study, part, markup=True)
+    listed = [element("li", note) for note in tables.notes_of(part)]
+    slips = [
+        f"{row.label}, {language}"
+        for row in part.rows
+        for language in row.languages
+        if (found := study.result(row, language, "isotropy").printed) and found.note
+    ]
+    meant = f"Printed by a slip, judged by what was meant: {'; '.join(slips)}." if slips else ""
+    return join(
+        element("p", CELL, class_="note"),
+        shown.html(),
+        element("ol", *listed, class_="note"),
+        element("p", meant, class_="note") if meant else None,
+        element("p", PROTOCOL, class_="note"),
+        element("details", element("summary", "Every seed, in numbers"), seeds.html()),
+    )
+
+
+def _folded(study: Study, table: Part, folder: Path) -> Markup:
+    drawn = figures.distribution_figures(study, table)
+    if not drawn:
+        return element("p", f"{table.title}: no finished runs.", class_="soft")
+    body = _figures(drawn, folder)
+    return element("details", element("summary", table.title), body, open=table is TABLE_FIRST)
+
+
+def _figures(drawn: Sequence[Figure], folder: Path) -> Markup:
+    for figure in drawn:
+        figure.save_svg(folder / "figures" / f"{figure.name}.svg")
+    return panels(drawn) if drawn else element("p", "No finished runs yet.", class_="soft")
+
+
+def _other(study: Study, part: Part, extras: Extras) -> Table | None:
+    if part.name == EFFECTIVE.name:
+        return tables.effective_table(extras.effective)
+    if part.name == HYPERPARAMETERS.name:
+        return tables.hyperparameter_table(study)
+    assert part.name == TRANSLATIONS.name
+    return tables.translation_table(study, part.methods)
+
+
+def _save(folder: Path, name: str, shown: Sequence[Table], whole: Table) -> None:
+    """Write a table's files: those to be read, and one with all digits."""
+    place = folder / "tables"
+    text = "\n".join(f"## {table.title}\n\n{table.markdown()}" for table in shown)
+    write_text(place / f"{name}.md", text)
+    latex = "\n".join(f"% {table.title}\n{table.latex()}" for table in shown)
+    write_text(place / f"{name}.tex", latex)
+    write_text(place / f"{name}.csv", whole.csv())
+
+
+TABLE_FIRST = tables_of(())[0]

@@ -1,0 +1,197 @@
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from elbowroom.cli import reproduce as module
+from elbowroom.cli import train as training
+from elbowroom.cli.main import main
+from elbowroom.lab.distributed import Ranks
+from elbowroom.lab.trainer import Event
+from elbowroom.study.paper import METHODS, base_of, runs_of
+from elbowroom.study.paper.effective import effective_margins
+from tests.cli import lab
+from tests.study.paper.made_up import records
+
+Capture = pytest.CaptureFixture[str]
+SOURCE = ("--data.source", "texts/en.txt?pair=same", "--optimizer.warmup", "2")
+TINY = (*SOURCE, *lab.SMALL, *lab.SHORT, *lab.FEW, "--threads", "1", "--training.steps", "6")
+
+
+@pytest.fixture(autouse=True)
+def small_effective(monkeypatch: pytest.MonkeyPatch) -> None:
+    def found(progress: Any) -> Any:
+        return effective_margins(
+            vocab_size=64, widths={"gpt2": 16}, sample=8, draws=2, progress=progress
+        )
+
+    monkeypatch.setattr(module, "effective_margins", found)
+
+
+def reproduce(*arguments: str) -> int:
+    """Reproduce with small models in ``runs/`` and return the exit code."""
+    return main(["reproduce", *TINY, "--output", "runs", *arguments])
+
+
+def letters() -> None:
+    """Give the text the letters whose neighbours a table shows."""
+    path = Path("texts/en.txt")
+    path.write_text(path.read_text(encoding="utf-8") + " A CAT." * 20, encoding="utf-8")
+
+
+def test_every_part_in_a_quick_run(home: Path, capsys: Capture) -> None:
+    letters()
+    assert reproduce("--quick", "--seeds", "1") == 0
+    out, err = capsys.readouterr()
+    assert f"{len(METHODS)} runs of {len(METHODS)} methods: 0 finished, 0 begun" in err
+    assert out.startswith("These runs are not in the paper's setting")
+    assert re.search(r"\nreport: runs/report.html   \(\d+:\d\d\)\n$", out)
+    page = Path("runs/report.html").read_text(encoding="utf-8")
+    assert f"{len(METHODS)} finished runs of {len(METHODS)} methods." in page
+    assert "elbowroom reproduce --only table-untied --quick --seeds 1 --resume" in page
+    names = {path.name for path in Path("runs/tables").iterdir()}
+    assert len(names) == 3 * 8
+    translations = Path("runs/tables/table-translations.md").read_text(encoding="utf-8")
+    assert translations.count("| ours |") == 4
+
+
+def test_runs_are_reused_and_records_make_the_same_tables(home: Path, capsys: Capture) -> None:
+    only = ("--only", "table-detached,table-hyperparameters", "--only", "figure-distributions")
+    assert reproduce(*only, "--seeds", "2") == 0
+    trained = lab.weights(Path("runs"))
+    assert set(trained) == {f"detached-{m}-i{s}-d{s}" for m in "12" for s in (0, 1)}
+    capsys.readouterr()
+    assert reproduce(*only, "--seeds", "2") == 2
+    assert "go on with --resume" in capsys.readouterr().err
+    assert reproduce(*only, "--seeds", "3", "--resume") == 0
+    assert "6 runs of 2 methods: 4 finished, 0 begun, 2 to begin" in capsys.readouterr().err
+    assert trained.items() < lab.weights(Path("runs")).items()
+    given = ("--records", "runs/records.jsonl", "--output", "again")
+    assert main(["reproduce", *only, *given]) == 0
+    assert "report: again/report.html" in capsys.readouterr().out
+    for path in Path("runs/tables").iterdir():
+        assert path.read_bytes() == Path("again/tables", path.name).read_bytes()
+    assert not Path("again/records.jsonl").exists()
+    page = Path("again/report.html").read_text(encoding="utf-8")
+    assert "--records records.jsonl" in page
+
+
+def test_a_dry_run_says_what_remains_and_trains_nothing(home: Path, capsys: Capture) -> None:
+    assert reproduce("--dry-run", "--only", "figure-temperature") == 0
+    assert capsys.readouterr().out == (
+        "70 runs of 7 methods: 0 finished, 0 begun, 70 to begin; 420 steps of one run at most\n"
+    )
+    assert not Path("runs").exists()
+
+
+def test_ctrl_c_goes_on_with_resume(
+    home: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(module.AT_ONCE, "cpu", 2)  # a stretch a seed
+    only = ("--only", "table-detached", "--seeds", "2")
+    pressed: list[Event] = []
+
+    def press(event: Event) -> None:
+        second = any(run.init_seed == 1 for run in event.runs)
+        if event.kind == "log" and second and not pressed:
+            pressed.append(event)
+            os.kill(os.getpid(), signal.SIGINT)
+
+    @contextlib.contextmanager
+    def watching(quiet: bool) -> Iterator[object]:
+        yield press
+
+    with monkeypatch.context() as patched:
+        patched.setattr(training, "watching", watching)
+        assert reproduce(*only) == 130
+    assert "runs: stopped; what was done is saved" in capsys.readouterr().err
+    first = Path("runs/report.html").read_text(encoding="utf-8")  # of the seed that is done
+    assert "2 finished runs of 2 methods; 2 runs are still to be trained." in first
+    assert reproduce(*only, "--resume", "--quiet") == 0
+    assert "4 finished runs" in Path("runs/report.html").read_text(encoding="utf-8")
+    assert main(["reproduce", *TINY, *only, "--output", "whole", "--quiet"]) == 0
+    assert lab.weights(Path("runs")) == lab.weights(Path("whole"))
+
+
+def test_a_time_limit_stops_before_the_first_stretch(home: Path, capsys: Capture) -> None:
+    assert reproduce("--only", "table-detached", "--max-minutes", "0", "--quiet") == 0
+    out, err = capsys.readouterr()
+    assert not out
+    assert "stopped" in err
+    page = Path("runs/report.html").read_text(encoding="utf-8")
+    assert "0 finished runs of 0 methods; 20 runs are still to be trained." in page
+
+
+def test_parts_without_runs_need_no_texts(home: Path, capsys: Capture) -> None:
+    only = ("--only", "table-effective,table-hyperparameters")
+    assert main(["reproduce", *only, "--output", "runs", "--quiet", "--threads", "1"]) == 0
+    assert Path("runs/tables/table-effective.csv").exists()
+    assert "| max_iters | 8000 | 8001 |" in Path("runs/tables/table-hyperparameters.md").read_text()
+
+
+def test_failed_runs_are_named(home: Path, capsys: Capture) -> None:
+    listed = [{**one, "status": "failed", "reason": "why"} for one in records(("margin-1",), 1)]
+    text = "\n".join(json.dumps(one) for one in [*listed, *records(("ce-tied",), 1)])
+    Path("records.jsonl").write_text(text.replace("Infinity", '".inf"'), encoding="utf-8")
+    assert main(["reproduce", "--records", "records.jsonl", "--output", "runs"]) == 0
+    said = capsys.readouterr().err
+    assert said == "margin-1, seed 0 failed and counts nowhere: why\n"
+
+
+def test_stretches_are_whole_seeds() -> None:
+    runs = runs_of(["ce-tied", "margin-1", "margin-2"], range(5), base_of())
+    cut = [[run.folder for run in part] for part in module.stretches(runs, 6)]
+    assert [len(part) for part in cut] == [6, 6, 3]
+    assert cut[0][:2] == ["ce-tied-i0-d0", "ce-tied-i1-d1"]
+    assert [len(part) for part in module.stretches(runs, 1)] == [3] * 5
+    assert list(module.stretches([], 5)) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--only", "table-3"], "--only: expected 'table-metrics' or "),
+        (["--seeds", "0"], "--seeds: expected an integer, at least 1, got 0"),
+        (["--protocol", "paper"], "--protocol"),
+        (["--records", "texts/en.txt"], "texts/en.txt: expected a record in JSON on each line"),
+        (["--records", "absent"], "absent: No such file"),
+        (["--records", "other.jsonl"], "other.jsonl: no runs of the paper's methods in it"),
+        (["--records", "wrong.jsonl"], "wrong.jsonl: line 1 is no record of a run of the lab"),
+        (["--records", "other.jsonl", "--quick"], "--quick and --records do not go together"),
+        (["--model.heads", "3"], "model.width: expected a multiple of heads, 3"),
+        (["--init_seed", "3"], "no init_seed and data_seed of their own"),
+        (["--ony", "x"], "no option or field --ony; did you mean --only?"),
+    ],
+)
+def test_mistakes_are_one_line(
+    arguments: list[str], words: str, home: Path, capsys: Capture
+) -> None:
+    other = {**records(("ce-tied",), 1)[0], "name": "mine"}
+    Path("other.jsonl").write_text(json.dumps(other), encoding="utf-8")
+    Path("wrong.jsonl").write_text('{"name": "ce-tied"}', encoding="utf-8")
+    line = lab.line_of_error(["reproduce", *arguments, "--output", "runs"], capsys)
+    assert words in line
+    assert not Path("runs").exists()
+
+
+def test_of_several_processes_only_the_first_reports(
+    home: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @contextlib.contextmanager
+    def second(device: torch.device) -> Iterator[Ranks]:
+        yield Ranks(rank=1)
+
+    monkeypatch.setattr(module, "joined", second)
+    assert reproduce("--only", "table-detached", "--seeds", "1", "--quiet") == 0
+    assert capsys.readouterr() == ("", "")
+    assert len(lab.weights(Path("runs"))) == 2
+    assert not Path("runs/report.html").exists()
