@@ -5,10 +5,11 @@
     loss = er.linear_thresholded_cross_entropy(hidden, weight, target, margin=2.0)
 
 Losses: `thresholded_cross_entropy`, `linear_thresholded_cross_entropy`, as modules
-`ThresholdedCrossEntropy` and `LinearThresholdedCrossEntropy`; `variants` of them; `margins`, how
-wide; `RowAdamW`, an optimizer that leaves untouched rows alone; `TokenCounts`, which tokens are
-rare; `rivals`, what others propose; `metrics` and `diagnose`, what came of it; `patch`, which
-gives a causal LM of transformers any of these losses in one line.
+`ThresholdedCrossEntropy` and `LinearThresholdedCrossEntropy`; `vocab_parallel_cross_entropy`, of a
+head spread over processes; `variants` of them; `margins`, how wide; `RowAdamW`, an optimizer that
+leaves untouched rows alone; `TokenCounts`, which tokens are rare; `rivals`, what others propose;
+`metrics` and `diagnose`, what came of it; `patch`, which gives a causal LM of transformers any of
+these losses in one line.
 """
 
 from elbowroom import diagnose, hf, init, margins, metrics, rivals
@@ -19,6 +20,7 @@ from elbowroom.losses import (
     linear_thresholded_cross_entropy,
     thresholded_cross_entropy,
     variants,
+    vocab_parallel_cross_entropy,
 )
 from elbowroom.losses.modules import LinearThresholdedCrossEntropy, ThresholdedCrossEntropy
 from elbowroom.optim import RowAdamW, SeparatedEmbedding
@@ -42,4 +44,5 @@ __all__ = [
     "rivals",
     "thresholded_cross_entropy",
     "variants",
+    "vocab_parallel_cross_entropy",
 ]

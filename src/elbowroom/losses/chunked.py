@@ -17,10 +17,18 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from elbowroom.losses.entries import Dense, Listed, Terms, cross_entropy_, softminus_
+from elbowroom.losses.entries import (
+    WHOLE,
+    Dense,
+    Listed,
+    Terms,
+    Whole,
+    cross_entropy_,
+    softminus_,
+)
 from elbowroom.losses.problem import Head, Tokens, compute_dtype
 from elbowroom.losses.products import Needs, Part, Products
-from elbowroom.losses.reference import masks, statistics
+from elbowroom.losses.reference import statistics
 from elbowroom.losses.spec import Spec, TokenStats
 from elbowroom.losses.variants import Decoupled, DetachedBelow, Leaky, RareOnly, Softminus
 
@@ -62,35 +70,38 @@ def sweep(
     needs: Needs,
     *,
     stats: bool,
+    rows: Whole = WHOLE,
 ) -> Swept:
     """Return losses, and gradients of ``sum_n coefficient_n * loss_n`` if there are coefficients.
 
+    With a part of the ``rows`` here, the gradient of hidden is that by the logits that are here.
     Where it can be known without waiting for a device, ignored tokens cost nothing.
     """
     counted = tokens.counted
     spare = head.hidden.device.type == "cpu" and len(counted) == 1 and not bool(counted.all())
     if not spare:
-        done = Sweep(head, tokens, spec, coefficient, needs, stats=stats)
+        done = Sweep(head, tokens, spec, coefficient, needs, stats=stats, rows=rows)
         p = done.products
         losses = done.losses.masked_fill(~counted, 0.0)
         return Swept(losses, p.hidden, p.weight, p.bias, done.stats)
-    rows = counted[0].nonzero()[:, 0]
+    ids = counted[0].nonzero()[:, 0]
 
     def of(x: Tensor) -> Tensor:
-        return x if x.shape[1] == 1 else x[:, rows]
+        return x if x.shape[1] == 1 else x[:, ids]
 
     part = sweep(
-        replace(head, hidden=head.hidden[:, rows]),
-        replace(tokens, target=tokens.target[:, rows], counted=counted[:, rows]),
+        replace(head, hidden=head.hidden[:, ids]),
+        replace(tokens, target=tokens.target[:, ids], counted=counted[:, ids]),
         replace(spec, margin=of(spec.margin)),
-        None if coefficient is None else coefficient[:, rows],
+        None if coefficient is None else coefficient[:, ids],
         needs,
         stats=stats,
+        rows=rows,
     )
 
     def back(x: Tensor, fill: int = 0) -> Tensor:
         out = x.new_full((1, counted.shape[1], *x.shape[2:]), fill)
-        return out.index_copy_(1, rows, x)
+        return out.index_copy_(1, ids, x)
 
     return Swept(
         back(part.losses),
@@ -127,11 +138,12 @@ class Sweep:
         needs: Needs,
         *,
         stats: bool,
+        rows: Whole = WHOLE,
     ) -> None:
         # Hidden states of ignored tokens may be anything, NaN too: they must not reach the weight.
         hidden = head.hidden.masked_fill(~tokens.counted[..., None], 0.0)
         self.head = replace(head, hidden=hidden.detach(), weight=head.weight.detach())
-        self.tokens, self.spec = tokens, spec
+        self.tokens, self.spec, self.rows = tokens, spec, rows
         self.coefficient = coefficient
         dtype = compute_dtype(hidden.dtype)
         self.losses = hidden.new_zeros(tokens.target.shape, dtype=dtype)
@@ -139,7 +151,7 @@ class Sweep:
         # The products of Decoupled need the mask of a whole block, so that is but a strip.
         entries = STRIP if isinstance(spec.variant, Decoupled) else BLOCK
         runs, count = tokens.target.shape
-        todo = list(blocks(runs, count, head.vocab_size, entries))
+        todo = list(blocks(runs, count, rows.widest(head.vocab_size), entries))
         room = max((self.losses[b.runs, b.tokens].numel() for b in todo), default=0)
         self.products = Products(self.head, needs, room * head.vocab_size)
         for block in todo:
@@ -149,7 +161,7 @@ class Sweep:
     def _block(self, block: Part) -> None:
         """Make a block's logits, turn them into gradients strip by strip, and pass these on."""
         z = self.products.logits(block)
-        step = max(1, STRIP // z.shape[2]) if len(z) == 1 else z.shape[1]
+        step = max(1, STRIP // self.rows.widest(z.shape[2])) if len(z) == 1 else z.shape[1]
         left: list[Part] = []  # tokens for the dense products; their gradients lie first in z
         for start in range(0, z.shape[1], step):
             strip = slice(start, min(start + step, z.shape[1]))
@@ -171,15 +183,18 @@ class Sweep:
         if self.stats is not None:
             tokens = replace(self.tokens, target=target, counted=part.cut(self.tokens.counted))
             store_stats(self.stats, statistics(x, tokens, spec), part)
-        below, dropped = masks(x, target, spec)
+        below, dropped = self.rows.masks(x, target, spec)
+        target = self.rows.local(target)
         if isinstance(spec.variant, DetachedBelow | Decoupled | Leaky):
-            self._equations(part, x, Dense(target, dropped.logical_not_()), below)
+            layout = Dense(target, dropped.logical_not_(), rows=self.rows)
+            self._equations(part, x, layout, below)
             return part, below
         keep = dropped.logical_or_(below).logical_not_()
-        easy = list_worthy(keep[0]) if self.products.may_list and len(x) == 1 else None
+        listing = self.products.may_list and len(x) == 1
+        easy = list_worthy(keep[0], self.rows) if listing else None
         if easy is not None and bool(easy.any()):
             few = part.select(easy)
-            listed = Listed(keep[:, easy], target[:, easy])
+            listed = Listed(keep[:, easy], target[:, easy], self.rows)
             entries = x[0, easy.nonzero()[:, 0][listed.row], listed.column]
             self._equations(few, entries, listed)
             if self.coefficient is not None:
@@ -190,7 +205,8 @@ class Sweep:
             z[:, first : first + len(part)] = x.clone()
         x = z[:, first : first + len(part)]
         if len(part):
-            self._equations(part, x, Dense(target, keep, largest_kept=spec.protect is None))
+            layout = Dense(target, keep, largest_kept=spec.protect is None, rows=self.rows)
+            self._equations(part, x, layout)
         return part, below
 
     def _equations(
@@ -213,10 +229,10 @@ class Sweep:
             x.mul_(slope)
 
 
-def list_worthy(keep: Bool[Tensor, "n V"]) -> Bool[Tensor, " n"]:
-    """Return which tokens keep so few entries that a list pays."""
+def list_worthy(keep: Bool[Tensor, "n V"], rows: Whole = WHOLE) -> Bool[Tensor, " n"]:
+    """Return which tokens keep so few entries that a list pays, on every rank."""
     kept = keep.view(torch.int8).sum(-1, dtype=torch.int32)  # far faster than keep.sum(-1)
-    easy = kept <= LIST_SHARE * keep.shape[1]
+    easy = rows.all(kept <= LIST_SHARE * keep.shape[1])
     hard = len(easy) - int(easy.sum())
     return torch.ones_like(easy) if 0 < hard < FEW < len(easy) else easy
 
