@@ -59,7 +59,11 @@ def test_every_part_in_a_quick_run(home: Path, capsys: Capture) -> None:
     assert f"{len(METHODS)} finished runs of {len(METHODS)} methods." in page
     assert "elbowroom reproduce --only table-untied --quick --seeds 1 --resume" in page
     names = {path.name for path in Path("runs/tables").iterdir()}
-    assert len(names) == 3 * 8
+    assert len(names) == 3 * 9  # the eight tables, and mean cosines
+    figures = {path.stem for path in Path("runs/figures").iterdir()}
+    assert {"tokens", "cosine-classes", "cosines-0", "cosines-3", "temperature-1"} <= figures
+    assert "<h2>Failed runs</h2>" in page
+    assert "Nothing to show" not in page
     translations = Path("runs/tables/table-translations.md").read_text(encoding="utf-8")
     assert translations.count("| ours |") == 4
 
@@ -136,6 +140,13 @@ def test_parts_without_runs_need_no_texts(home: Path, capsys: Capture) -> None:
     assert main(["reproduce", *only, "--output", "runs", "--quiet", "--threads", "1"]) == 0
     assert Path("runs/tables/table-effective.csv").exists()
     assert "| max_iters | 8000 | 8001 |" in Path("runs/tables/table-hyperparameters.md").read_text()
+
+
+def test_token_counts_need_the_texts_and_no_runs(home: Path) -> None:
+    assert reproduce("--only", "figure-tokens", "--quiet") == 0
+    assert not lab.weights(Path("runs"))
+    assert Path("runs/figures/tokens.svg").exists()
+    assert "hr: from" in Path("runs/report.html").read_text(encoding="utf-8")
 
 
 def test_failed_runs_are_named(home: Path, capsys: Capture) -> None:

@@ -23,7 +23,7 @@ import json
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -45,8 +45,9 @@ from elbowroom.lab.trackers import tracking
 from elbowroom.provenance import write_bytes
 from elbowroom.report.paper import Extras, write_reproduction
 from elbowroom.report.paper.verdict import verdict_lines
+from elbowroom.report.runs import head_matrix
+from elbowroom.report.scatter import HeadMatrix
 from elbowroom.study.paper import (
-    PARTS,
     QUICK_SEEDS,
     SEEDS,
     Part,
@@ -58,9 +59,11 @@ from elbowroom.study.paper import (
     study_of,
 )
 from elbowroom.study.paper.effective import effective_margins
-from elbowroom.study.paper.translations import neighbours_of
+from elbowroom.study.paper.layout import TRANSLATED
+from elbowroom.study.paper.tokens import expected_counts
+from elbowroom.study.paper.translations import cosines_of, letters_of, neighbours_of
 
-AT_ONCE = {"cuda": 100, "cpu": 40}  # runs that are trained in one stretch, about
+AT_ONCE = {"cuda": 200, "cpu": 40}  # runs that are trained in one stretch, about
 
 
 @dataclass(kw_only=True)
@@ -72,7 +75,7 @@ class Command(Training):
     only: tyro.conf.UseAppendAction[Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME")]] = ()
     """Some parts only, with commas between: table-metrics, table-extended, table-untied,
     table-softminus, table-detached, table-effective, table-hyperparameters, table-translations,
-    figure-temperature, figure-distributions."""
+    figure-tokens, figure-cosines, figure-temperature, figure-distributions."""
     seeds: Integer = None
     """Starts and orders of data of each method; 10, with --quick 2."""
     quick: bool = False
@@ -121,8 +124,8 @@ class Command(Training):
             _remaining(runs, self.output, lambda said: print(said, file=sys.stderr))
         with tracking(self.trackers(), self.output) as tracker, joined(device) as ranks:
             with ranks.one_first():
-                corpus = load_corpus(runs, offline=self.offline, quiet=self.quiet) if runs else None
-            extras = self._extras(parts, runs) if ranks.is_first else Extras()
+                corpus = self._corpus(parts, runs)
+            extras = self._extras(parts, corpus) if ranks.is_first else Extras()
             for stretch in stretches(runs, AT_ONCE[device.type]):
                 assert corpus is not None
                 if self.max_minutes is not None:
@@ -149,20 +152,34 @@ class Command(Training):
         extras: Extras,
     ) -> Path:
         """Write the records and the report of what is finished."""
-        records = _records(self.output, runs)
-        if corpus is not None and any(part.name == "table-translations" for part in parts):
-            records = [_with_neighbours(record, self.output, corpus) for record in records]
+        records, names = _records(self.output, runs), {part.name for part in parts}
+        if corpus is not None and names & {"table-translations", "figure-cosines"}:
+            records = [_with_rows(record, self.output, corpus) for record in records]
         lines = "".join(json.dumps(brief(r), ensure_ascii=False) + "\n" for r in records)
         write_bytes(self.output / "records.jsonl", lines.encode("utf-8"))
-        left = Extras(effective=extras.effective, remaining=len(runs) - len(records))
+        heads = []
+        if corpus is not None and "figure-cosines" in names and letters_of(corpus) is not None:
+            heads = list(_heads(records, self.output, corpus))
+        left = replace(extras, heads=heads, remaining=len(runs) - len(records))
         return write_reproduction(study_of(records), parts, self.output, self._repeat, left)
 
-    def _extras(self, parts: Sequence[Part], runs: Sequence[RunConfig]) -> Extras:
-        """Compute what no run holds: effective margins of initialised models."""
-        if not any(part.name == "table-effective" for part in parts):
-            return Extras(remaining=len(runs))
-        with progress("effective margins", quiet=self.quiet) as on_draw:
-            return Extras(effective=effective_margins(progress=on_draw), remaining=len(runs))
+    def _corpus(self, parts: Sequence[Part], runs: Sequence[RunConfig]) -> Corpus | None:
+        """Return the texts, where a part or its runs need them."""
+        if not runs and all(part.name != "figure-tokens" for part in parts):
+            return None
+        runs = runs or runs_of(["ce-tied"], [0], base_of(quick=self.quick, change=self.fields))
+        return load_corpus(runs, offline=self.offline, quiet=self.quiet)
+
+    def _extras(self, parts: Sequence[Part], corpus: Corpus | None = None) -> Extras:
+        """Compute what no run holds: effective margins of initialised models, token counts."""
+        names = {part.name for part in parts}
+        found = Extras()
+        if corpus is not None and "figure-tokens" in names:
+            found = replace(found, tokens=expected_counts(corpus))
+        if "table-effective" in names:
+            with progress("effective margins", quiet=self.quiet) as on_draw:
+                found = replace(found, effective=effective_margins(progress=on_draw))
+        return found
 
     def _from_records(self, parts: Sequence[Part]) -> None:
         """Make the report from records, without training."""
@@ -175,7 +192,7 @@ class Command(Training):
         study = study_of(read_records(self.records))
         if not study.records:
             raise FileError(f"{self.records}: no runs of the paper's methods in it")
-        extras = self._extras(parts, ())
+        extras = self._extras(parts)
         page = write_reproduction(study, parts, self.output, self._repeat, extras)
         say(verdict_lines(study, parts))
         _failures(study)
@@ -238,14 +255,30 @@ def _records(output: Path, runs: Sequence[RunConfig]) -> list[dict[str, Any]]:
     return [record for record in found if record is not None]
 
 
-def _with_neighbours(record: dict[str, Any], output: Path, corpus: Corpus) -> dict[str, Any]:
-    """Return a record with the nearest rows of some letters, where the table shows them."""
-    if record["name"] not in PARTS["table-translations"].methods or record["status"] != "done":
+def _with_rows(record: dict[str, Any], output: Path, corpus: Corpus) -> dict[str, Any]:
+    """Return a record with what the rows of its head say, where a part shows them."""
+    if record["name"] not in TRANSLATED or record["status"] != "done":
         return record
-    name = f"{record['name']}-i{record['init_seed']}-d{record['data_seed']}"
-    tensors, _ = RunFolder(output / name).load_model()
-    found = neighbours_of(tensors.get("output", tensors["embedding"]), corpus)
-    return record if found is None else {**record, "neighbours": found}
+    tensors, _ = _folder(record, output).load_model()
+    head = tensors.get("output", tensors["embedding"])
+    found = {"neighbours": neighbours_of(head, corpus), "cosines": cosines_of(head, corpus)}
+    return {**record, **{name: value for name, value in found.items() if value is not None}}
+
+
+def _heads(
+    records: Sequence[Mapping[str, Any]], output: Path, corpus: Corpus
+) -> Iterator[HeadMatrix]:
+    """Yield the head of the first seed of each method whose cosines are shown."""
+    seen: set[str] = set()
+    for record in records:
+        name = str(record["name"])
+        if name in TRANSLATED and name not in seen and record["status"] == "done":
+            seen.add(name)
+            yield head_matrix(name, _folder(record, output), corpus)
+
+
+def _folder(record: Mapping[str, Any], output: Path) -> RunFolder:
+    return RunFolder(output / f"{record['name']}-i{record['init_seed']}-d{record['data_seed']}")
 
 
 def _remaining(runs: Sequence[RunConfig], output: Path, tell: Any) -> None:

@@ -57,7 +57,7 @@ def test_each_table_and_figure_is_a_file_too(folder: Path) -> None:
     assert "distribution-detached-isotropy-hr" in figures
     for path in (folder / "figures").iterdir():
         ElementTree.fromstring(path.read_text(encoding="utf-8"))
-    assert "Not computed" in (folder / "report.html").read_text(encoding="utf-8")
+    assert "Nothing to show" in (folder / "report.html").read_text(encoding="utf-8")
 
 
 def test_the_verdict_counts_and_names_what_lies_outside(folder: Path) -> None:

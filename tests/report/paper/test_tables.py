@@ -9,6 +9,7 @@ import pytest
 
 from elbowroom.report.paper.cells import cell_markup, cell_text, printed_text
 from elbowroom.report.paper.tables import (
+    cosine_table,
     effective_table,
     hyperparameter_table,
     notes_of,
@@ -106,6 +107,15 @@ def test_effective_margins_beside_the_print() -> None:
     text = effective_table(found).markdown()
     assert "14.04 out" in text
     assert "32.96 (5.4)" in text
+
+
+def test_mean_cosines_over_seeds() -> None:
+    listed = [record("ce-tied", s, cosines={"T": 0.1 * s, "C": 0.5}) for s in range(3)]
+    table = cosine_table(study_of(listed), ("ce-tied", "margin-.6"))
+    assert table is not None
+    assert table.rows[0][:2] == ["ce-tied", 3]
+    assert table.rows[0][2] == mean_interval([0.0, 0.1, 0.2])
+    assert cosine_table(study_of(records(("ce-tied",))), ("ce-tied",)) is None
 
 
 def test_translations_show_spaces_and_count() -> None:

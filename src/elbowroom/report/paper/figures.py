@@ -1,16 +1,21 @@
-"""The figures of a reproduction: perplexity against temperature, and each score over seeds."""
+"""The figures of a reproduction: tokens, cosines, perplexity against temperature, seeds."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from elbowroom.report.drawings import temperature_curves
 from elbowroom.report.figure import BOTTOM, RIGHT, WIDTH, Figure, clipped, x_axis
-from elbowroom.report.markup import Markup, element, join
+from elbowroom.report.lines import Axes, Line, line_chart
+from elbowroom.report.markup import Markup, element, join, visible
 from elbowroom.report.paper.cells import drawn, ends_of
+from elbowroom.report.paper.maps import class_map, cosine_map
 from elbowroom.report.records import comparison
 from elbowroom.report.scales import Scale, scale
+from elbowroom.report.scatter import HeadMatrix
 from elbowroom.study.paper import LABELS, SCORES, Part, Result, Study
+from elbowroom.study.paper.tokens import Counts
 
 LINE = 22
 LABEL = 158
@@ -27,6 +32,44 @@ def temperature_figures(study: Study, methods: Sequence[str]) -> list[Figure]:
     """
     records = [record for method in methods for record in study.of(method)]
     return temperature_curves(comparison(records)) if records else []
+
+
+def token_figures(counts: Counts) -> list[Figure]:
+    """Return the expected count of each token against its rank; nothing without counts.
+
+    Args:
+        counts: by language, the most frequent first.
+    """
+    lines = [
+        Line(label=language, index=i, x=list(range(1, len(found) + 1)), y=[n for _, n in found])
+        for i, (language, found) in enumerate(counts.items())
+        if found
+    ]
+    if not lines:
+        return []
+    ends = [
+        f"{language}: from {found[0][1]:,.7g} ({visible(found[0][0])}) "
+        f"to {found[-1][1]:,.7g} ({visible(found[-1][0])})"
+        for language, found in counts.items()
+        if found
+    ]
+    axes = Axes(x="rank", y="expected count", log_y=True)
+    figure = line_chart("tokens", "Expected counts of tokens", lines, axes)
+    return [replace(figure, note="; ".join(ends) + ".")]
+
+
+def cosine_figures(heads: Sequence[HeadMatrix]) -> list[Figure]:
+    """Return the classes of pairs and each head's cosines; nothing without heads.
+
+    Args:
+        heads: of a simulated pair of single characters.
+    """
+    if not heads:
+        return []
+    languages = list(dict.fromkeys(str(language) for language in heads[0].languages))
+    letters = "".join(heads[0].tokens[: len(heads[0].tokens) // len(languages)])
+    maps = [cosine_map(f"cosines-{i}", head) for i, head in enumerate(heads)]
+    return [class_map("cosine-classes", letters, languages), *maps]
 
 
 def shown_methods(study: Study, methods: Sequence[str]) -> list[str]:

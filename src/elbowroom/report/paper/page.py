@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from elbowroom.report.figure import Figure
@@ -13,17 +13,21 @@ from elbowroom.report.origin import failure_section, origin_section
 from elbowroom.report.paper import figures, tables
 from elbowroom.report.paper.verdict import verdict_lines, verdict_section
 from elbowroom.report.records import comparison
+from elbowroom.report.scatter import HeadMatrix
 from elbowroom.report.shell import Section, page, panels
 from elbowroom.report.tables import Table
 from elbowroom.study.paper import Part, Study, tables_of
 from elbowroom.study.paper.effective import Effective
 from elbowroom.study.paper.layout import (
+    COSINES,
     DISTRIBUTIONS,
     EFFECTIVE,
     HYPERPARAMETERS,
     TEMPERATURE,
+    TOKENS,
     TRANSLATIONS,
 )
+from elbowroom.study.paper.tokens import Counts
 
 TITLE = "The paper's tables and figures, made again"
 CELL = (
@@ -37,6 +41,9 @@ PROTOCOL = (
     "temperatures on the test text. The signs of eigenvectors, on which the printed I(W) depends, "
     "are arbitrary."
 )
+NOTHING = (
+    "Nothing to show: this needs finished runs, their heads or their texts, which are not here."
+)
 Command = Callable[[str], str]
 
 
@@ -46,10 +53,12 @@ class Extras:
 
     effective: Sequence[Effective] = ()
     """Effective margins of initialised models."""
+    tokens: Counts = field(default_factory=dict)
+    """Expected counts of tokens by language."""
+    heads: Sequence[HeadMatrix] = ()
+    """Output matrices to draw the cosines of."""
     remaining: int = 0
     """Runs that were asked for and are not finished."""
-    seeds: int | None = None
-    """How many seeds were asked for."""
 
 
 def write_reproduction(
@@ -103,17 +112,18 @@ def _part(study: Study, part: Part, parts: Sequence[Part], folder: Path, extras:
     note = element("p", part.note, class_="note") if part.note else None
     if part.rows:
         return join(note, _metrics(study, part, folder))
-    if part.name == TEMPERATURE.name:
-        drawn = figures.temperature_figures(study, part.methods)
-        return join(note, _figures(drawn, folder))
     if part.name == DISTRIBUTIONS.name:
         return join(note, *(_folded(study, table, folder) for table in tables_of(parts)))
-    table = _other(study, part, extras)
-    if table is None:
-        said = "Not computed: it needs runs of this command on the simulated pair, and their heads."
-        return join(note, element("p", said))
-    _save(folder, part.name, [table], table)
-    return join(note, table.html())
+    table, drawn = _other(study, part, extras)
+    if table is None and not drawn:
+        return join(note, element("p", NOTHING, class_="soft"))
+    if table is not None:
+        _save(folder, part.name, [table], table)
+    return join(
+        note,
+        _figures(drawn, folder) if drawn else None,
+        table.html() if table is not None else None,
+    )
 
 
 def _metrics(study: Study, part: Part, folder: Path) -> Markup:
@@ -149,16 +159,23 @@ def _folded(study: Study, table: Part, folder: Path) -> Markup:
 def _figures(drawn: Sequence[Figure], folder: Path) -> Markup:
     for figure in drawn:
         figure.save_svg(folder / "figures" / f"{figure.name}.svg")
-    return panels(drawn) if drawn else element("p", "No finished runs yet.", class_="soft")
+    return panels(drawn)
 
 
-def _other(study: Study, part: Part, extras: Extras) -> Table | None:
+def _other(study: Study, part: Part, extras: Extras) -> tuple[Table | None, list[Figure]]:
+    """Return the table and the figures of a part that is no table of metrics."""
     if part.name == EFFECTIVE.name:
-        return tables.effective_table(extras.effective)
+        return tables.effective_table(extras.effective), []
     if part.name == HYPERPARAMETERS.name:
-        return tables.hyperparameter_table(study)
-    assert part.name == TRANSLATIONS.name
-    return tables.translation_table(study, part.methods)
+        return tables.hyperparameter_table(study), []
+    if part.name == TRANSLATIONS.name:
+        return tables.translation_table(study, part.methods), []
+    if part.name == TOKENS.name:
+        return None, figures.token_figures(extras.tokens)
+    if part.name == COSINES.name:
+        return tables.cosine_table(study, part.methods), figures.cosine_figures(extras.heads)
+    assert part.name == TEMPERATURE.name
+    return None, figures.temperature_figures(study, part.methods)
 
 
 def _save(folder: Path, name: str, shown: Sequence[Table], whole: Table) -> None:

@@ -164,6 +164,28 @@ def translation_table(study: Study, methods: Sequence[str]) -> Table | None:
     return Table(title="Learned translations", columns=columns, rows=rows) if rows else None
 
 
+def cosine_table(study: Study, methods: Sequence[str]) -> Table | None:
+    """Return mean cosines by class of pairs over seeds; None where no run has them.
+
+    Args:
+        study: our runs; their records hold "cosines".
+        methods: whose.
+    """
+    each = {m: [r["cosines"] for r in study.of(m) if r.get("cosines")] for m in methods}
+    names = list(dict.fromkeys(name for listed in each.values() for one in listed for name in one))
+    columns = [Column(label="model", text=True), Column(label="seeds")]
+    columns += [Column(label=name, decimals=3) for name in names]
+    rows: list[list[Cell]] = []
+    for method, listed in each.items():
+        if listed:
+            known = ([one[name] for one in listed if name in one] for name in names)
+            means = (mean_interval(values) if values else None for values in known)
+            rows.append([method, len(listed), *means])
+    return (
+        Table(title="Mean cosine by class of pairs", columns=columns, rows=rows) if rows else None
+    )
+
+
 def _printed(method: str, letters: Sequence[str]) -> list[Cell]:
     shown: list[Cell] = [method, "paper"]
     whole = {}

@@ -170,6 +170,21 @@ TRANSLATIONS = Part(
     note="The three nearest rows of the head by cosine, first seed; and over all seeds, how many "
     "of the twelve are the same letter in the other language or case.",
 )
+TOKENS = Part(
+    name="figure-tokens",
+    title="Token distribution",
+    note="Expected counts in training of one pass over the text, the most frequent token first. "
+    "The paper prints from 150,209.5 to 0.98 for the frequent language, from 3,065.5 to 0.02 for "
+    "the rare one.",
+)
+COSINES = Part(
+    name="figure-cosines",
+    title="Cosines between embeddings",
+    methods=TRANSLATED,
+    note="Rows of the head of the first seed, by language and then by character, and the classes "
+    "of pairs: NA without case, UC and LC upper and lower case, T one character in both languages, "
+    "C upper and lower case of a letter, T+C both. The means are over all seeds.",
+)
 TEMPERATURE = Part(
     name="figure-temperature",
     title="Perplexity against temperature",
@@ -185,7 +200,7 @@ PARTS: dict[str, Part] = {
     part.name: part
     for part in (
         *(*TABLES, EFFECTIVE, HYPERPARAMETERS, TRANSLATIONS),
-        *(TEMPERATURE, DISTRIBUTIONS),
+        *(TOKENS, COSINES, TEMPERATURE, DISTRIBUTIONS),
     )
 }
 

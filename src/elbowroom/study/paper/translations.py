@@ -1,7 +1,8 @@
-"""The three nearest rows of A and a in both languages, and how many of them are translations."""
+"""What the head's rows say: the nearest of A and a, and mean cosines by the relation of letters."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
@@ -45,6 +46,39 @@ def neighbours_of(head: Float[Tensor, "V D"], corpus: Corpus) -> dict[str, Near]
         known[i]: [[known[j], round(c, 4)] for j, c in zip(near, cosines, strict=True)]
         for i, near, cosines in zip(asked, found.ids.tolist(), found.cosines.tolist(), strict=True)
     }
+
+
+def cosines_of(head: Float[Tensor, "V D"], corpus: Corpus) -> dict[str, float] | None:
+    """Return the mean cosine of the pairs of rows in each of the paper's classes.
+
+    None where the texts are no simulated pair of single characters. Paper, Figure "Expected
+    clusters mask and cosine similarity of embeddings".
+
+    Args:
+        head: ``[V, D]``, the output matrix.
+        corpus: that it was trained on.
+    """
+    letters = letters_of(corpus)
+    if letters is None or not bool(head.isfinite().all()):
+        return None
+    pairs = diagnose.letter_mask(letters)
+    means = diagnose.cosine_by_group(head.float(), pairs.mask, count=len(pairs.names))
+    named = zip(pairs.names, means.tolist(), strict=True)
+    return {name: round(mean, 4) for name, mean in named if name != "ID" and math.isfinite(mean)}
+
+
+def letters_of(corpus: Corpus) -> str | None:
+    """Return the characters that a simulated pair shares, by id; None for other texts.
+
+    Args:
+        corpus: any.
+    """
+    pairs = twins(corpus)
+    if pairs is None:
+        return None
+    letters = [corpus.tokenizer.decode([i]) for i in range(len(pairs))]
+    single = all(len(letter) == 1 for letter in letters) and len(set(letters)) == len(letters)
+    return "".join(letters) if single else None
 
 
 def translated(near: Sequence[str], letter: str) -> int:
