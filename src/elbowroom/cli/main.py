@@ -23,6 +23,7 @@ COMMANDS = {  # each a module of this package, loaded when it is called
     "sample": "let a trained run write",
     "reproduce": "the paper's tables and figures, beside its numbers",
     "margin": "how wide the margin should be: in closed form, or effective for a model",
+    "bench": "how fast head and loss are here, beside the peers that are installed",
 }
 
 HELP = """\
