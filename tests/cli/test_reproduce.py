@@ -61,7 +61,7 @@ def test_every_part_in_a_quick_run(home: Path, capsys: Capture) -> None:
     names = {path.name for path in Path("runs/tables").iterdir()}
     assert len(names) == 3 * 9  # the eight tables, and mean cosines
     figures = {path.stem for path in Path("runs/figures").iterdir()}
-    assert {"tokens", "cosine-classes", "cosines-0", "cosines-3", "temperature-1"} <= figures
+    assert {"tokens", "cosine-classes", "cosines-0", "cosines-3", "components-3"} <= figures
     assert "<h2>Failed runs</h2>" in page
     assert "Nothing to show" not in page
     translations = Path("runs/tables/table-translations.md").read_text(encoding="utf-8")

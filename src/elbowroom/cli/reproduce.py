@@ -60,9 +60,10 @@ from elbowroom.study.paper import (
 )
 from elbowroom.study.paper.effective import effective_margins
 from elbowroom.study.paper.layout import TRANSLATED
-from elbowroom.study.paper.tokens import expected_counts
+from elbowroom.study.paper.tokens import expected_counts, rarest
 from elbowroom.study.paper.translations import cosines_of, letters_of, neighbours_of
 
+HEADS = {"figure-cosines", "figure-components"}
 AT_ONCE = {"cuda": 200, "cpu": 40}  # runs that are trained in one stretch, about
 
 
@@ -75,7 +76,7 @@ class Command(Training):
     only: tyro.conf.UseAppendAction[Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME")]] = ()
     """Some parts only, with commas between: table-metrics, table-extended, table-untied,
     table-softminus, table-detached, table-effective, table-hyperparameters, table-translations,
-    figure-tokens, figure-cosines, figure-temperature, figure-distributions."""
+    figure-tokens, figure-cosines, figure-components, figure-temperature, figure-distributions."""
     seeds: Integer = None
     """Starts and orders of data of each method; 10, with --quick 2."""
     quick: bool = False
@@ -157,10 +158,10 @@ class Command(Training):
             records = [_with_rows(record, self.output, corpus) for record in records]
         lines = "".join(json.dumps(brief(r), ensure_ascii=False) + "\n" for r in records)
         write_bytes(self.output / "records.jsonl", lines.encode("utf-8"))
-        heads = []
-        if corpus is not None and "figure-cosines" in names and letters_of(corpus) is not None:
-            heads = list(_heads(records, self.output, corpus))
-        left = replace(extras, heads=heads, remaining=len(runs) - len(records))
+        heads, rare = [], []
+        if corpus is not None and names & HEADS and letters_of(corpus) is not None:
+            heads, rare = list(_heads(records, self.output, corpus)), rarest(corpus)
+        left = replace(extras, heads=heads, rarest=rare, remaining=len(runs) - len(records))
         return write_reproduction(study_of(records), parts, self.output, self._repeat, left)
 
     def _corpus(self, parts: Sequence[Part], runs: Sequence[RunConfig]) -> Corpus | None:

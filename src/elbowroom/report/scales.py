@@ -107,9 +107,12 @@ def tick_labels(ticks: list[float]) -> list[str]:
     Example:
         >>> tick_labels([0.0, 0.25, 0.5]), tick_labels([5.0, 10.0])
         (['0', '0.25', '0.50'], ['5', '10'])
+        >>> tick_labels([0.0, 5000.0, 10000.0]), tick_labels([0.1, 10.0, 100000.0])
+        (['0', '5k', '10k'], ['0.1', '10', '100k'])
     """
     labels = [short(tick) for tick in ticks]
-    if any("k" in label for label in labels) and max(ticks) < 1e6:
+    least = min((abs(tick) for tick in ticks if tick), default=0.0)
+    if any("k" in label for label in labels) and max(ticks) < 1e6 and least >= 100:
         return ["0" if t == 0 else typographic(f"{t / 1000:g}k") for t in ticks]
     if any(c in label for label in labels for c in "ekMG"):
         return [typographic(label) for label in labels]

@@ -4,6 +4,7 @@ import base64
 import re
 import struct
 import zlib
+from dataclasses import replace
 from xml.etree import ElementTree
 
 import numpy as np
@@ -11,6 +12,7 @@ import numpy as np
 from elbowroom.report import HeadMatrix
 from elbowroom.report.paper.figures import cosine_figures, temperature_figures, token_figures
 from elbowroom.report.paper.maps import CLASSES, HIGH, LOW, MIDDLE, cosine_map, png
+from elbowroom.report.paper.planes import plane
 from elbowroom.study.paper import study_of
 from tests.study.paper.made_up import records
 
@@ -60,6 +62,17 @@ def test_classes_stand_beside_the_heads() -> None:
     for figure in (classes, first):
         ElementTree.fromstring(figure.svg())
     assert cosine_figures([]) == []
+
+
+def test_the_plane_joins_translations_and_crosses_the_rarest() -> None:
+    joined = replace(head(), pairs=[(2, 0), (3, 1)])
+    figure = plane("x", joined, [1, 3])
+    svg = figure.svg()
+    ElementTree.fromstring(svg)
+    assert svg.count('class="link"') == 2
+    assert svg.count('class="whisker"') == 2
+    assert figure.note == "The plane holds 100% of the variance. The 2 rarest are crossed."
+    assert "crossed" not in plane("x", joined).note
 
 
 def test_token_counts_name_their_ends() -> None:

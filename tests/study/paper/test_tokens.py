@@ -5,7 +5,7 @@ import pytest
 from elbowroom.lab.corpora import Pair, Texts
 from elbowroom.lab.corpora.texts import Document
 from elbowroom.lab.tokens import prepare
-from elbowroom.study.paper.tokens import expected_counts
+from elbowroom.study.paper.tokens import expected_counts, rarest
 
 
 def test_counts_are_those_of_the_training_text_times_the_share() -> None:
@@ -19,3 +19,6 @@ def test_counts_are_those_of_the_training_text_times_the_share() -> None:
         assert [token for token, _ in found[language]] == ["a", "b", "z"]
         for token, count in found[language]:
             assert count == pytest.approx(share * read.count(token))
+    ids = {token: int(corpus.tokenizer.encode(token)[0]) for token in "abz"}
+    size = corpus.vocab_size // 2
+    assert rarest(corpus, 2) == [ids["z"], ids["b"], ids["z"] + size, ids["b"] + size]

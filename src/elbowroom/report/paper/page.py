@@ -11,6 +11,7 @@ from elbowroom.report.files import write_text
 from elbowroom.report.markup import Markup, element, join
 from elbowroom.report.origin import failure_section, origin_section
 from elbowroom.report.paper import figures, tables
+from elbowroom.report.paper.planes import plane
 from elbowroom.report.paper.verdict import verdict_lines, verdict_section
 from elbowroom.report.records import comparison
 from elbowroom.report.scatter import HeadMatrix
@@ -19,6 +20,7 @@ from elbowroom.report.tables import Table
 from elbowroom.study.paper import Part, Study, tables_of
 from elbowroom.study.paper.effective import Effective
 from elbowroom.study.paper.layout import (
+    COMPONENTS,
     COSINES,
     DISTRIBUTIONS,
     EFFECTIVE,
@@ -56,7 +58,9 @@ class Extras:
     tokens: Counts = field(default_factory=dict)
     """Expected counts of tokens by language."""
     heads: Sequence[HeadMatrix] = ()
-    """Output matrices to draw the cosines of."""
+    """Output matrices to draw."""
+    rarest: Sequence[int] = ()
+    """Ids of the rarest tokens, to be crossed."""
     remaining: int = 0
     """Runs that were asked for and are not finished."""
 
@@ -174,6 +178,9 @@ def _other(study: Study, part: Part, extras: Extras) -> tuple[Table | None, list
         return None, figures.token_figures(extras.tokens)
     if part.name == COSINES.name:
         return tables.cosine_table(study, part.methods), figures.cosine_figures(extras.heads)
+    if part.name == COMPONENTS.name:
+        heads = enumerate(extras.heads)
+        return None, [plane(f"components-{i}", head, extras.rarest) for i, head in heads]
     assert part.name == TEMPERATURE.name
     return None, figures.temperature_figures(study, part.methods)
 

@@ -185,6 +185,13 @@ COSINES = Part(
     "of pairs: NA without case, UC and LC upper and lower case, T one character in both languages, "
     "C upper and lower case of a letter, T+C both. The means are over all seeds.",
 )
+COMPONENTS = Part(
+    name="figure-components",
+    title="Principal components of embeddings",
+    methods=TRANSLATED,
+    note="Rows of the head of the first seed. A line joins a character's two languages; the five "
+    "rarest characters of each language are crossed.",
+)
 TEMPERATURE = Part(
     name="figure-temperature",
     title="Perplexity against temperature",
@@ -200,7 +207,7 @@ PARTS: dict[str, Part] = {
     part.name: part
     for part in (
         *(*TABLES, EFFECTIVE, HYPERPARAMETERS, TRANSLATIONS),
-        *(TOKENS, COSINES, TEMPERATURE, DISTRIBUTIONS),
+        *(TOKENS, COSINES, COMPONENTS, TEMPERATURE, DISTRIBUTIONS),
     )
 }
 

@@ -13,6 +13,21 @@ Counts: TypeAlias = dict[str, list[tuple[str, float]]]
 PRINTED = {"hr": ("150,209.5", "0.98"), "lr": ("3,065.5", "0.02")}
 
 
+def rarest(corpus: Corpus, count: int = 5) -> list[int]:
+    """Return the ids of each language's rarest tokens, of those that occur.
+
+    Args:
+        corpus: what runs are trained on.
+        count: how many a language.
+    """
+    found = []
+    for stream in corpus.train:
+        counts = np.bincount(np.asarray(stream.tokens, dtype=np.int64))
+        order = [int(i) for i in np.argsort(counts, kind="stable") if counts[i]]
+        found += [i + stream.offset for i in order[:count]]
+    return found
+
+
 def expected_counts(corpus: Corpus) -> Counts:
     """Return each language's tokens with their expected counts, the most frequent first.
 
