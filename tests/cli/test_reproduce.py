@@ -61,7 +61,7 @@ def test_every_part_in_a_quick_run(home: Path, capsys: Capture) -> None:
     names = {path.name for path in Path("runs/tables").iterdir()}
     assert len(names) == 3 * 9  # the eight tables, and mean cosines
     figures = {path.stem for path in Path("runs/figures").iterdir()}
-    assert {"tokens", "cosine-classes", "cosines-0", "cosines-3", "components-3"} <= figures
+    assert {"tokens", "tail", "cosine-classes", "cosines-0", "cosines-3", "components-3"} <= figures
     assert "<h2>Failed runs</h2>" in page
     assert "Nothing to show" not in page
     translations = Path("runs/tables/table-translations.md").read_text(encoding="utf-8")
@@ -179,7 +179,8 @@ def test_stretches_are_whole_seeds() -> None:
         (["--records", "wrong.jsonl"], "wrong.jsonl: line 1 is no record of a run of the lab"),
         (["--records", "other.jsonl", "--quick"], "--quick and --records do not go together"),
         (["--model.heads", "3"], "model.width: expected a multiple of heads, 3"),
-        (["--init_seed", "3"], "no init_seed and data_seed of their own"),
+        (["--init_seed", "3"], "init_seed: expected what each row has, got 3; leave it out"),
+        (["--loss.margin", "3"], "loss: expected what each row has"),
         (["--ony", "x"], "no option or field --ony; did you mean --only?"),
     ],
 )

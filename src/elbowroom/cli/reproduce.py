@@ -31,6 +31,7 @@ import torch
 import tyro
 
 from elbowroom import checks
+from elbowroom.cli.evaluate import load_model
 from elbowroom.cli.live import clock
 from elbowroom.cli.main import UsageError
 from elbowroom.cli.plans import repeat
@@ -59,11 +60,13 @@ from elbowroom.study.paper import (
     study_of,
 )
 from elbowroom.study.paper.effective import effective_margins
-from elbowroom.study.paper.layout import TRANSLATED
+from elbowroom.study.paper.layout import TAILED, TRANSLATED
+from elbowroom.study.paper.tail import tail_of
 from elbowroom.study.paper.tokens import expected_counts, rarest
 from elbowroom.study.paper.translations import cosines_of, letters_of, neighbours_of
 
-HEADS = {"figure-cosines", "figure-components"}
+HEADS = {"figure-cosines", "figure-components"}  # need what records do not hold
+MODELS = {"table-translations", "figure-cosines", "figure-tail"}
 AT_ONCE = {"cuda": 200, "cpu": 40}  # runs that are trained in one stretch, about
 
 
@@ -76,7 +79,8 @@ class Command(Training):
     only: tyro.conf.UseAppendAction[Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME")]] = ()
     """Some parts only, with commas between: table-metrics, table-extended, table-untied,
     table-softminus, table-detached, table-effective, table-hyperparameters, table-translations,
-    figure-tokens, figure-cosines, figure-components, figure-temperature, figure-distributions."""
+    figure-tokens, figure-tail, figure-cosines, figure-components, figure-temperature,
+    figure-distributions."""
     seeds: Integer = None
     """Starts and orders of data of each method; 10, with --quick 2."""
     quick: bool = False
@@ -154,8 +158,8 @@ class Command(Training):
     ) -> Path:
         """Write the records and the report of what is finished."""
         records, names = _records(self.output, runs), {part.name for part in parts}
-        if corpus is not None and names & {"table-translations", "figure-cosines"}:
-            records = [_with_rows(record, self.output, corpus) for record in records]
+        if corpus is not None and names & MODELS:
+            records = [_looked_into(record, self.output, corpus) for record in records]
         lines = "".join(json.dumps(brief(r), ensure_ascii=False) + "\n" for r in records)
         write_bytes(self.output / "records.jsonl", lines.encode("utf-8"))
         heads, rare = [], []
@@ -256,13 +260,19 @@ def _records(output: Path, runs: Sequence[RunConfig]) -> list[dict[str, Any]]:
     return [record for record in found if record is not None]
 
 
-def _with_rows(record: dict[str, Any], output: Path, corpus: Corpus) -> dict[str, Any]:
-    """Return a record with what the rows of its head say, where a part shows them."""
-    if record["name"] not in TRANSLATED or record["status"] != "done":
+def _looked_into(record: dict[str, Any], output: Path, corpus: Corpus) -> dict[str, Any]:
+    """Return a record with what its model says of letters and of one context, where it is shown."""
+    if record["name"] not in {*TRANSLATED, *TAILED} or record["status"] != "done":
         return record
-    tensors, _ = _folder(record, output).load_model()
-    head = tensors.get("output", tensors["embedding"])
-    found = {"neighbours": neighbours_of(head, corpus), "cosines": cosines_of(head, corpus)}
+    folder = _folder(record, output)
+    config = folder.config()
+    model = load_model(folder, config, corpus)
+    head = model.head[0].detach()
+    found = {
+        "neighbours": neighbours_of(head, corpus),
+        "cosines": cosines_of(head, corpus),
+        "tail": tail_of(model, corpus, config.loss.logit_scale),
+    }
     return {**record, **{name: value for name, value in found.items() if value is not None}}
 
 

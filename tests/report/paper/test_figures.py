@@ -10,11 +10,16 @@ from xml.etree import ElementTree
 import numpy as np
 
 from elbowroom.report import HeadMatrix
-from elbowroom.report.paper.figures import cosine_figures, temperature_figures, token_figures
+from elbowroom.report.paper.figures import (
+    cosine_figures,
+    tail_figures,
+    temperature_figures,
+    token_figures,
+)
 from elbowroom.report.paper.maps import CLASSES, HIGH, LOW, MIDDLE, cosine_map, png
 from elbowroom.report.paper.planes import plane
 from elbowroom.study.paper import study_of
-from tests.study.paper.made_up import records
+from tests.study.paper.made_up import record, records
 
 
 def pixels(data: bytes) -> np.ndarray:
@@ -79,6 +84,20 @@ def test_token_counts_name_their_ends() -> None:
     (figure,) = token_figures({"hr": [(" ", 150209.5), ("$", 0.98)], "lr": []})
     assert figure.note == "hr: from 150,209.5 (␣) to 0.98 ($)."
     assert token_figures({}) == token_figures({"hr": []}) == []
+
+
+def test_tails_are_sorted_curves_with_a_geometric_mean() -> None:
+    tails = [
+        {"probabilities": [0.9, 0.1, 0.0], "target": 0.9, "rank": 1},
+        {"probabilities": [0.4, 0.1, 0.1], "target": 0.1, "rank": 2},
+    ]
+    listed = [record("ce-tied", seed, tail=tail) for seed, tail in enumerate(tails)]
+    (figure,) = tail_figures(study_of([*listed, record("margin-1")]), ("ce-tied", "margin-1"))
+    assert figure.note == "The true token has, mean over seeds: ce-tied 0.500."
+    (line,) = figure.hover
+    assert line["points"][0][2:] == ["rank 1", "0.6"]
+    ElementTree.fromstring(figure.svg())
+    assert tail_figures(study_of([record("margin-1")]), ("margin-1",)) == []
 
 
 def test_temperatures_have_a_panel_a_language() -> None:

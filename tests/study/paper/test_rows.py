@@ -97,7 +97,14 @@ def test_separated_embeddings_show_plain_runs_with_a_note() -> None:
 def test_mistakes_are_named() -> None:
     with pytest.raises(ArgumentValueError, match="method: expected 'ce-tied' or"):
         config_of("margin-3")
-    with pytest.raises(ArgumentValueError, match="no init_seed and data_seed"):
-        runs_of(["ce-tied"], [0], base_of(change={"init_seed": 3}))
+    for change, name in (
+        ({"init_seed": 3}, "init_seed"),
+        ({"loss": {"margin": 2}}, "loss"),
+        ({"model": {"tied": False}}, "model.tied"),
+        ({"optimizer": {"name": "row_adamw"}}, "optimizer.name"),
+    ):
+        with pytest.raises(ArgumentValueError, match=f"^{name}: expected what each row has"):
+            base_of(change=change)
+    assert base_of(change={"model": {"layers": 3}, "optimizer": 3})["model"]["layers"] == 3
     with pytest.raises(ElbowroomError, match="heads"):
         runs_of(["ce-tied"], [0], base_of(change={"model": {"heads": 3}}))

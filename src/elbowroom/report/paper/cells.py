@@ -10,7 +10,7 @@ from elbowroom.report.palette import colour
 from elbowroom.report.scales import Scale, scale
 from elbowroom.study.paper import Printed, Result
 
-WIDTH, HEIGHT = 94, 20
+WIDTH, HEIGHT = 88, 20
 SIGNS = {True: "✓ in", False: "✗ out"}
 
 

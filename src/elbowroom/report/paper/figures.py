@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -17,6 +18,7 @@ from elbowroom.report.scatter import HeadMatrix
 from elbowroom.study.paper import LABELS, SCORES, Part, Result, Study
 from elbowroom.study.paper.tokens import Counts
 
+LEAST = 1e-30  # what a probability of 0 is drawn at
 LINE = 22
 LABEL = 158
 NAMES = {"recall@5": "recall-5", "fitted_ppl": "fitted-ppl", "fitted_temperature": "fitted-t"}
@@ -56,6 +58,32 @@ def token_figures(counts: Counts) -> list[Figure]:
     axes = Axes(x="rank", y="expected count", log_y=True)
     figure = line_chart("tokens", "Expected counts of tokens", lines, axes)
     return [replace(figure, note="; ".join(ends) + ".")]
+
+
+def tail_figures(study: Study, methods: Sequence[str]) -> list[Figure]:
+    """Return sorted probabilities after one context; nothing where no record has them.
+
+    Args:
+        study: our runs; their records hold "tail".
+        methods: whose.
+    """
+    thin, thick, said = [], [], []
+    for i, method in enumerate(methods):
+        tails = [record["tail"] for record in study.of(method) if record.get("tail")]
+        curves = [[max(p, LEAST) for p in tail["probabilities"]] for tail in tails]
+        if not curves:
+            continue
+        rank = list(range(1, len(curves[0]) + 1))
+        thin += [Line(label=method, index=i, x=rank, y=curve, thin=True) for curve in curves]
+        means = [math.exp(sum(map(math.log, at)) / len(at)) for at in zip(*curves, strict=True)]
+        thick.append(Line(label=method, index=i, x=rank, y=means))
+        target = sum(tail["target"] for tail in tails) / len(tails)
+        said.append(f"{method} {target:.3f}")
+    if not thick:
+        return []
+    axes = Axes(x="rank", y="probability", log_y=True)
+    figure = line_chart("tail", "Probabilities after one context", [*thin, *thick], axes)
+    return [replace(figure, note=f"The true token has, mean over seeds: {', '.join(said)}.")]
 
 
 def cosine_figures(heads: Sequence[HeadMatrix]) -> list[Figure]:

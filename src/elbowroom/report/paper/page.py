@@ -25,6 +25,7 @@ from elbowroom.study.paper.layout import (
     DISTRIBUTIONS,
     EFFECTIVE,
     HYPERPARAMETERS,
+    TAIL,
     TEMPERATURE,
     TOKENS,
     TRANSLATIONS,
@@ -178,6 +179,8 @@ def _other(study: Study, part: Part, extras: Extras) -> tuple[Table | None, list
         return None, figures.token_figures(extras.tokens)
     if part.name == COSINES.name:
         return tables.cosine_table(study, part.methods), figures.cosine_figures(extras.heads)
+    if part.name == TAIL.name:
+        return None, figures.tail_figures(study, part.methods)
     if part.name == COMPONENTS.name:
         heads = enumerate(extras.heads)
         return None, [plane(f"components-{i}", head, extras.rarest) for i, head in heads]

@@ -139,6 +139,7 @@ SHOWN = (
     "margin-.3-16",
 )
 TRANSLATED = ("ce-tied", "margin-.6", "margin-.3-16", "twins-.3-16")
+TAILED = ("ce-tied", "margin-2", "margin-1", "margin-.3-16")
 TABLES = (
     Part(name="table-metrics", title="Metrics", rows=_METRICS),
     Part(name="table-extended", title="Extended table", rows=_EXTENDED),
@@ -192,6 +193,13 @@ COMPONENTS = Part(
     note="Rows of the head of the first seed. A line joins a character's two languages; the five "
     "rarest characters of each language are crossed.",
 )
+TAIL = Part(
+    name="figure-tail",
+    title="Long tail of a distribution",
+    methods=TAILED,
+    note="Probabilities of the frequent language's tokens after one held-out context, sorted. "
+    "Thin lines are seeds, thick ones their geometric mean.",
+)
 TEMPERATURE = Part(
     name="figure-temperature",
     title="Perplexity against temperature",
@@ -207,7 +215,7 @@ PARTS: dict[str, Part] = {
     part.name: part
     for part in (
         *(*TABLES, EFFECTIVE, HYPERPARAMETERS, TRANSLATIONS),
-        *(TOKENS, COSINES, COMPONENTS, TEMPERATURE, DISTRIBUTIONS),
+        *(TOKENS, TAIL, COSINES, COMPONENTS, TEMPERATURE, DISTRIBUTIONS),
     )
 }
 

@@ -44,6 +44,10 @@ QUICK: dict[str, Any] = {
     "evaluation": {"windows": 60, "temperatures": 40},
 }
 SEEDS, QUICK_SEEDS = 10, 2
+FIXED = (  # what tells the rows apart
+    *("name", "init_seed", "data_seed", "zero_rows", "loss", "model.tied", "optimizer.name"),
+    *("data.sampling", "data.shares"),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,9 +135,17 @@ def base_of(*, quick: bool = False, change: Mapping[str, Any] | None = None) -> 
 
     Args:
         quick: smaller models, shorter runs.
-        change: values that go over these.
+        change: values that go over these; not what tells the rows apart.
     """
-    return merge(merge(BASE, QUICK if quick else {}), change or {})
+    given = change or {}
+    for path in FIXED:
+        value: Any = given
+        for name in path.split("."):
+            value = value.get(name) if isinstance(value, Mapping) else None
+        if value is not None:
+            fix = "leave it out, or use elbowroom train for other methods"
+            raise ArgumentValueError(path, "what each row has", value, fix)
+    return merge(merge(BASE, QUICK if quick else {}), given)
 
 
 def config_of(name: str, base: Mapping[str, Any] | None = None, seed: int = 0) -> RunConfig:
@@ -174,8 +186,5 @@ def runs_of(
         >>> [run.folder for run in runs_of(["ce-tied", "margin-1"], [0, 1])]
         ['ce-tied-i0-d0', 'ce-tied-i1-d1', 'margin-1-i0-d0', 'margin-1-i1-d1']
     """
-    if base is not None and (base.get("init_seed") or base.get("data_seed")):
-        fix = "--seeds says how many there are"
-        raise ArgumentValueError("seeds", "no init_seed and data_seed of their own", "some", fix)
     plan(dict(base or {}))  # names what is wrong before any method is blamed
     return [config_of(name, base, seed) for name in names for seed in seeds]
