@@ -133,11 +133,12 @@ class Command(Training):
             extras = self._extras(parts, corpus) if ranks.is_first else Extras()
             for stretch in stretches(runs, AT_ONCE[device.type]):
                 assert corpus is not None
+                new = any(not RunFolder(self.output / run.folder).is_finished for run in stretch)
                 if self.max_minutes is not None:
                     self.max_minutes = max(0.0, (ends - time.monotonic()) / 60)
                 command = self._repeat("")
                 done = self.fit(stretch, corpus, device=device, command=command, tracker=tracker)
-                if ranks.is_first:
+                if ranks.is_first and (new or stretch[-1] is runs[-1]):
                     page = self._report(parts, runs, corpus, extras)
                 if done.stopped:
                     return None
