@@ -17,7 +17,7 @@ from elbowroom.cli import train as training
 from elbowroom.cli.main import main
 from elbowroom.lab.distributed import Ranks
 from elbowroom.lab.trainer import Event
-from elbowroom.study.paper import METHODS, base_of, runs_of
+from elbowroom.study.paper import METHODS
 from elbowroom.study.paper.effective import effective_margins
 from tests.cli import lab
 from tests.study.paper.made_up import records
@@ -156,15 +156,6 @@ def test_failed_runs_are_named(home: Path, capsys: Capture) -> None:
     assert main(["reproduce", "--records", "records.jsonl", "--output", "runs"]) == 0
     said = capsys.readouterr().err
     assert said == "margin-1, seed 0 failed and counts nowhere: why\n"
-
-
-def test_stretches_are_whole_seeds() -> None:
-    runs = runs_of(["ce-tied", "margin-1", "margin-2"], range(5), base_of())
-    cut = [[run.folder for run in part] for part in module.stretches(runs, 6)]
-    assert [len(part) for part in cut] == [6, 6, 3]
-    assert cut[0][:2] == ["ce-tied-i0-d0", "ce-tied-i1-d1"]
-    assert [len(part) for part in module.stretches(runs, 1)] == [3] * 5
-    assert list(module.stretches([], 5)) == []
 
 
 @pytest.mark.parametrize(

@@ -19,10 +19,9 @@ elbowroom reproduce --records runs/reproduce/records.jsonl --output runs/again
 
 from __future__ import annotations
 
-import json
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -31,7 +30,6 @@ import torch
 import tyro
 
 from elbowroom import checks
-from elbowroom.cli.evaluate import load_model
 from elbowroom.cli.live import clock
 from elbowroom.cli.main import UsageError
 from elbowroom.cli.plans import repeat
@@ -39,15 +37,19 @@ from elbowroom.cli.show import File, Integer, counted, progress, say
 from elbowroom.cli.train import Training, load_corpus
 from elbowroom.errors import FileError
 from elbowroom.lab.config import RunConfig
-from elbowroom.lab.distributed import joined
+from elbowroom.lab.distributed import is_first, joined
 from elbowroom.lab.folder import RunFolder
 from elbowroom.lab.tokens import Corpus
 from elbowroom.lab.trackers import tracking
-from elbowroom.provenance import write_bytes
 from elbowroom.report.paper import Extras, write_reproduction
+from elbowroom.report.paper.runs import (
+    finished,
+    first_heads,
+    looked_into,
+    read_records,
+    write_records,
+)
 from elbowroom.report.paper.verdict import verdict_lines
-from elbowroom.report.runs import head_matrix
-from elbowroom.report.scatter import HeadMatrix
 from elbowroom.study.paper import (
     QUICK_SEEDS,
     SEEDS,
@@ -60,10 +62,9 @@ from elbowroom.study.paper import (
     study_of,
 )
 from elbowroom.study.paper.effective import effective_margins
-from elbowroom.study.paper.layout import TAILED, TRANSLATED
-from elbowroom.study.paper.tail import tail_of
+from elbowroom.study.paper.rows import stretches
 from elbowroom.study.paper.tokens import expected_counts, rarest
-from elbowroom.study.paper.translations import cosines_of, letters_of, neighbours_of
+from elbowroom.study.paper.translations import letters_of
 
 HEADS = {"figure-cosines", "figure-components"}  # need what records do not hold
 MODELS = {"table-translations", "figure-cosines", "figure-tail"}
@@ -125,12 +126,12 @@ class Command(Training):
     ) -> Path | None:
         """Train stretch by stretch, with a report after each; return where it is."""
         page, ends = None, time.monotonic() + 60 * (self.max_minutes or 0.0)
-        if not self.quiet:
+        if is_first() and not self.quiet:
             _remaining(runs, self.output, lambda said: print(said, file=sys.stderr))
         with tracking(self.trackers(), self.output) as tracker, joined(device) as ranks:
             with ranks.one_first():
                 corpus = self._corpus(parts, runs)
-            extras = self._extras(parts, corpus) if ranks.is_first else Extras()
+            extras: Extras | None = None
             for stretch in stretches(runs, AT_ONCE[device.type]):
                 assert corpus is not None
                 new = any(not RunFolder(self.output / run.folder).is_finished for run in stretch)
@@ -139,13 +140,14 @@ class Command(Training):
                 command = self._repeat("")
                 done = self.fit(stretch, corpus, device=device, command=command, tracker=tracker)
                 if ranks.is_first and (new or stretch[-1] is runs[-1]):
+                    extras = extras or self._extras(parts, corpus)
                     page = self._report(parts, runs, corpus, extras)
                 if done.stopped:
                     return None
             if not runs and ranks.is_first:
-                page = self._report(parts, runs, corpus, extras)
+                page = self._report(parts, runs, corpus, self._extras(parts, corpus))
         if ranks.is_first:
-            study = study_of(_records(self.output, runs))
+            study = study_of(finished(self.output, runs))
             say(verdict_lines(study, parts))
             _failures(study)
         return page
@@ -158,14 +160,13 @@ class Command(Training):
         extras: Extras,
     ) -> Path:
         """Write the records and the report of what is finished."""
-        records, names = _records(self.output, runs), {part.name for part in parts}
+        records, names = finished(self.output, runs), {part.name for part in parts}
         if corpus is not None and names & MODELS:
-            records = [_looked_into(record, self.output, corpus) for record in records]
-        lines = "".join(json.dumps(brief(r), ensure_ascii=False) + "\n" for r in records)
-        write_bytes(self.output / "records.jsonl", lines.encode("utf-8"))
+            records = [looked_into(record, self.output, corpus) for record in records]
+        write_records(self.output / "records.jsonl", records)
         heads, rare = [], []
         if corpus is not None and names & HEADS and letters_of(corpus) is not None:
-            heads, rare = list(_heads(records, self.output, corpus)), rarest(corpus)
+            heads, rare = list(first_heads(records, self.output, corpus)), rarest(corpus)
         left = replace(extras, heads=heads, rarest=rare, remaining=len(runs) - len(records))
         return write_reproduction(study_of(records), parts, self.output, self._repeat, left)
 
@@ -213,84 +214,6 @@ class Command(Training):
         words += ["--quick"] if self.quick else []
         words += ["--seeds", str(self.seeds)] if self.seeds is not None else []
         return repeat("reproduce", *words, "--resume", self.fields)
-
-
-def stretches(runs: Sequence[RunConfig], most: int) -> Iterator[list[RunConfig]]:
-    """Yield runs seed by seed, so many seeds at once that about ``most`` runs are trained.
-
-    Whole seeds are done one after the other, so that a report has all rows early.
-
-    Args:
-        runs: of several methods, with the same seeds.
-        most: how many at once.
-    """
-    seeds = list(dict.fromkeys(run.init_seed for run in runs))
-    each = max(1, most * len(seeds) // max(1, len(runs)))
-    for first in range(0, len(seeds), each):
-        now = seeds[first : first + each]
-        yield [run for run in runs if run.init_seed in now]
-
-
-def read_records(path: Path) -> list[dict[str, Any]]:
-    """Return the records in a file, one a line of JSON."""
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-        found = [json.loads(line) for line in lines if line.strip()]
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise FileError(f"{path}: expected a record in JSON on each line ({error})") from error
-    for number, record in enumerate(found, start=1):
-        keys = ("name", "init_seed", "data_seed", "status", "config")
-        if not isinstance(record, dict) or any(key not in record for key in keys):
-            raise FileError(f"{path}: line {number} is no record of a run of the lab")
-    return found
-
-
-def brief(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a record with curves over temperature rounded, to keep the file small."""
-    languages = {}
-    for language, scores in record.get("languages", {}).items():
-        nll = scores.get("nll_by_temperature", [])
-        rounded = [None if value is None else round(value, 5) for value in nll]
-        languages[language] = {**scores, "nll_by_temperature": rounded}
-    return {**record, "languages": languages}
-
-
-def _records(output: Path, runs: Sequence[RunConfig]) -> list[dict[str, Any]]:
-    """Return the records of runs that are finished."""
-    found = (RunFolder(output / run.folder).record for run in runs)
-    return [record for record in found if record is not None]
-
-
-def _looked_into(record: dict[str, Any], output: Path, corpus: Corpus) -> dict[str, Any]:
-    """Return a record with what its model says of letters and of one context, where it is shown."""
-    if record["name"] not in {*TRANSLATED, *TAILED} or record["status"] != "done":
-        return record
-    folder = _folder(record, output)
-    config = folder.config()
-    model = load_model(folder, config, corpus)
-    head = model.head[0].detach()
-    found = {
-        "neighbours": neighbours_of(head, corpus),
-        "cosines": cosines_of(head, corpus),
-        "tail": tail_of(model, corpus, config.loss.logit_scale),
-    }
-    return {**record, **{name: value for name, value in found.items() if value is not None}}
-
-
-def _heads(
-    records: Sequence[Mapping[str, Any]], output: Path, corpus: Corpus
-) -> Iterator[HeadMatrix]:
-    """Yield the head of the first seed of each method whose cosines are shown."""
-    seen: set[str] = set()
-    for record in records:
-        name = str(record["name"])
-        if name in TRANSLATED and name not in seen and record["status"] == "done":
-            seen.add(name)
-            yield head_matrix(name, _folder(record, output), corpus)
-
-
-def _folder(record: Mapping[str, Any], output: Path) -> RunFolder:
-    return RunFolder(output / f"{record['name']}-i{record['init_seed']}-d{record['data_seed']}")
 
 
 def _remaining(runs: Sequence[RunConfig], output: Path, tell: Any) -> None:

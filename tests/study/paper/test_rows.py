@@ -7,6 +7,7 @@ import pytest
 from elbowroom.errors import ArgumentValueError, ElbowroomError
 from elbowroom.study.paper import METHODS, PARTS, base_of, config_of, methods_of, runs_of
 from elbowroom.study.paper.layout import SE, SKIPPED, TABLES, UNTIED_SE
+from elbowroom.study.paper.rows import stretches
 
 
 def test_every_method_is_a_valid_run_with_a_name_of_its_own() -> None:
@@ -108,3 +109,12 @@ def test_mistakes_are_named() -> None:
     assert base_of(change={"model": {"layers": 3}, "optimizer": 3})["model"]["layers"] == 3
     with pytest.raises(ElbowroomError, match="heads"):
         runs_of(["ce-tied"], [0], base_of(change={"model": {"heads": 3}}))
+
+
+def test_stretches_are_whole_seeds() -> None:
+    runs = runs_of(["ce-tied", "margin-1", "margin-2"], range(5), base_of())
+    cut = [[run.folder for run in part] for part in stretches(runs, 6)]
+    assert [len(part) for part in cut] == [6, 6, 3]
+    assert cut[0][:2] == ["ce-tied-i0-d0", "ce-tied-i1-d1"]
+    assert [len(part) for part in stretches(runs, 1)] == [3] * 5
+    assert list(stretches([], 5)) == []

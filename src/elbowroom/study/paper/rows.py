@@ -7,7 +7,7 @@ the run without it, and the rows that are truly skipped are runs of their own.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -188,3 +188,24 @@ def runs_of(
     """
     plan(dict(base or {}))  # names what is wrong before any method is blamed
     return [config_of(name, base, seed) for name in names for seed in seeds]
+
+
+def stretches(runs: Sequence[RunConfig], most: int) -> Iterator[list[RunConfig]]:
+    """Yield runs seed by seed, so many seeds at once that about ``most`` runs are trained.
+
+    Whole seeds are done one after the other, so that a report has all rows early.
+
+    Args:
+        runs: of several methods, with the same seeds.
+        most: how many at once.
+
+    Example:
+        >>> cut = stretches(runs_of(["ce-tied", "margin-1"], [0, 1, 2]), 4)
+        >>> [[run.folder for run in part] for part in cut][1]
+        ['ce-tied-i2-d2', 'margin-1-i2-d2']
+    """
+    seeds = list(dict.fromkeys(run.init_seed for run in runs))
+    each = max(1, most * len(seeds) // max(1, len(runs)))
+    for first in range(0, len(seeds), each):
+        now = seeds[first : first + each]
+        yield [run for run in runs if run.init_seed in now]
