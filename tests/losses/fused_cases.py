@@ -3,7 +3,7 @@
 ``ours`` is the backend in a dtype, ``eager`` what a user would write in that dtype (a linear layer,
 then the loss of its logits in float32), ``exact`` the reference in float64 on the same inputs,
 which are exact in every dtype. Modules that import these tests bring the fixtures ``device``,
-``dtypes`` and ``count``, of generated cases.
+``dtypes``, and of generated cases their ``count`` and the ``most`` tokens that one may have.
 """
 
 from __future__ import annotations
@@ -125,16 +125,20 @@ def compare(case: Case, dtype: torch.dtype) -> tuple[bool, list[str]]:
     return False, bad
 
 
-def generated(device: str, count: int, first: int) -> list[Case]:
-    """Return cases on a device."""
-    seeds = range(first, first + count)
-    return [on(make(seed, VARIANTS[seed % len(VARIANTS)]), device) for seed in seeds]
+def generated(device: str, count: int, most: int, first: int) -> list[Case]:
+    """Return cases on a device, each variant in turn."""
+    found: list[Case] = []
+    while len(found) < count:
+        case = make(first, VARIANTS[len(found) % len(VARIANTS)])
+        found += [on(case, device)] if case.target.numel() <= most else []
+        first += 1
+    return found
 
 
-def test_error_is_at_most_that_of_the_same_dtype_computed_eagerly(device, dtypes, count):
+def test_error_is_at_most_that_of_the_same_dtype_computed_eagerly(device, dtypes, count, most):
     for dtype in dtypes:
         flipped, bad = 0, []
-        for case in generated(device, count, 5000):
+        for case in generated(device, count, most, 5000):
             crossed, lines = compare(case, dtype)
             flipped += crossed
             bad += lines
@@ -142,28 +146,25 @@ def test_error_is_at_most_that_of_the_same_dtype_computed_eagerly(device, dtypes
         assert flipped < count / (5 if dtype == torch.float32 else 2)
 
 
-def test_float32_equals_the_reference(device, count):
-    """Statistics too, where no entry crosses its threshold."""
+def test_statistics_are_the_references(device, count, most):
+    """Where no entry crosses its threshold; gradients are judged above, by float64."""
     crossed = 0
-    for case in generated(device, count, 6000):
-        exact, ours = (
-            case.call(torch.float32, "reference"),
-            case.call(torch.float32, "triton"),
-        )
+    for case in generated(device, count, most, 6000):
+        exact, ours = (case.call(torch.float32, backend) for backend in ("reference", "triton"))
         if not all(torch.equal(ours[key], exact[key]) for key in ("kept", "touched")):
             crossed += 1
             continue
-        for key, x in exact.items():
-            if x.is_floating_point():
-                assert error(ours[key], x) < 1e-5, (case.seed, key, error(ours[key], x))
-            else:
-                assert torch.equal(ours[key], x), (case.seed, key)
+        for key in ("argmax", "rank"):
+            assert torch.equal(ours[key], exact[key]), (case.seed, key)
+        for key in ("loss", "log_probability"):
+            torch.testing.assert_close(ours[key], exact[key], rtol=1e-5, atol=1e-5)
     assert crossed < count / 5
 
 
-def test_nan_and_infinity_show_as_in_the_reference(device, count):
+def test_nan_and_infinity_show_as_in_the_reference(device, count, most):
     shown = 0
-    for case in (on(broken(make(s, VARIANTS[s % 7])), device) for s in range(7000, 7000 + count)):
+    for case in map(broken, generated("cpu", count, most, 7000)):
+        case = on(case, device)
         exact, ours = (case.call(torch.float32, backend) for backend in ("reference", "triton"))
         for key in ("loss", "log_probability", "rank"):
             x, y = ours[key], exact[key]

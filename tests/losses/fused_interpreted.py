@@ -27,4 +27,9 @@ def dtypes() -> tuple[torch.dtype, ...]:
 
 @pytest.fixture
 def count() -> int:
-    return 14
+    return 28
+
+
+@pytest.fixture
+def most() -> int:
+    return 12

@@ -34,6 +34,11 @@ def count() -> int:
     return 210
 
 
+@pytest.fixture
+def most() -> int:
+    return 200
+
+
 def problem(n=300, v=5000, d=64, dtype=torch.bfloat16):
     """Return hidden, weight and targets that lie near the top, as a trained model's do."""
     hidden, weight = torch.randn(n, d, device="cuda"), torch.randn(v, d, device="cuda") / 4
