@@ -225,7 +225,7 @@ def _remaining(runs: Sequence[RunConfig], output: Path, tell: Any) -> None:
     methods = len({run.name for run in runs})
     tell(
         f"{counted(len(runs))} of {methods} methods: {len(runs) - len(left)} finished, "
-        f"{begun} begun, {len(left) - begun} to begin; {steps:,} steps of one run at most"
+        f"{begun} begun, {len(left) - begun} to begin; at most {steps:,} steps left, over all runs"
     )
 
 
