@@ -92,7 +92,8 @@ def test_runs_are_reused_and_records_make_the_same_tables(home: Path, capsys: Ca
 def test_a_dry_run_says_what_remains_and_trains_nothing(home: Path, capsys: Capture) -> None:
     assert reproduce("--dry-run", "--only", "figure-temperature") == 0
     assert capsys.readouterr().out == (
-        "70 runs of 7 methods: 0 finished, 0 begun, 70 to begin; at most 420 steps left, over all runs\n"
+        "70 runs of 7 methods: 0 finished, 0 begun, 70 to begin; "
+        "at most 420 steps left, over all runs\n"
     )
     assert not Path("runs").exists()
 
