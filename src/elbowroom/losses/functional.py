@@ -142,7 +142,7 @@ def thresholded_cross_entropy(
     )
     if isinstance(variant, Decoupled):
         raise needs_head("variant", "one that works on logits alone", "Decoupled")
-    spec = _spec(
+    spec = make_spec(
         margin_numbers(margin, progress, tokens, z.dtype),
         tokens,
         z.shape[-1],
@@ -249,7 +249,7 @@ def linear_thresholded_cross_entropy(
         token_weights=token_weights,
     )
     dtype = compute_dtype(head.hidden.dtype)
-    spec = _spec(
+    spec = make_spec(
         margin_numbers(margin, progress, tokens, dtype, head=head, shift=shift),
         tokens,
         head.vocab_size,
@@ -285,7 +285,7 @@ def _run(
         return loss, reference.statistics(z, tokens, spec)
 
 
-def _spec(
+def make_spec(
     margin: Float[Tensor, "Rm Nm"],
     tokens: Tokens,
     vocab: int,

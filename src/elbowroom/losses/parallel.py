@@ -19,7 +19,7 @@ from elbowroom import checks
 from elbowroom.errors import ArgumentTypeError, ArgumentValueError, BackendError
 from elbowroom.losses.chunked import sweep
 from elbowroom.losses.entries import Whole
-from elbowroom.losses.functional import _spec
+from elbowroom.losses.functional import make_spec
 from elbowroom.losses.problem import (
     Head,
     Reduction,
@@ -119,7 +119,7 @@ def vocab_parallel_cross_entropy(
         token_weights = None if token_weights is None else token_weights[..., shift:]
     tokens = prepare_tokens(target, vocab, token_weights=token_weights, **of_tokens)  # type: ignore[arg-type]
     numbers = _margins(margin, progress, tokens, head, shift, rows)
-    spec = _spec(numbers, tokens, vocab, **of_spec)  # type: ignore[arg-type]
+    spec = make_spec(numbers, tokens, vocab, **of_spec)  # type: ignore[arg-type]
     work = _Work(replace(tokens, weights=None), spec, rows, head.logit_scale, head.softcap)
     coefficient = tokens.coefficients(compute_dtype(head.hidden.dtype))
     with torch.autocast(head.hidden.device.type, enabled=False):
