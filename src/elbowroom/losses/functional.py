@@ -272,7 +272,7 @@ def _run(
     checks.choice("backend", backend, BACKENDS)
     if backend == "auto":  # "triton" by name only, until it has been measured on a GPU
         backend = "chunked"
-    if backend == "triton" and not fused.takes(head):
+    if backend == "triton" and not fused.takes(head.hidden):
         raise BackendError(fused.why_not(head))
     if backend != "reference":
         return operator.loss_and_stats(head, tokens, spec, backend, stats=stats)

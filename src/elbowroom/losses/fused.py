@@ -57,9 +57,9 @@ def _budget() -> int:
 BUDGET = _budget()
 
 
-def takes(head: Head) -> bool:
-    """Return whether the kernels serve this head: its device, dtype and size."""
-    return HAS_TRITON and head.hidden.device.type in DEVICES and head.hidden.dtype in DTYPES
+def takes(hidden: Tensor) -> bool:
+    """Return whether the kernels serve hidden states of this device and dtype."""
+    return HAS_TRITON and hidden.device.type in DEVICES and hidden.dtype in DTYPES
 
 
 def why_not(head: Head) -> str:

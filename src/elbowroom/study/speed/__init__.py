@@ -6,7 +6,15 @@ turn and sums up their times, `limits` says what none can beat. The command ``el
 """
 
 from elbowroom.study.speed.limits import copy_rate, floor, matrix_rate
-from elbowroom.study.speed.peers import PEERS, Way, is_full, ours, peer_ways, versions
+from elbowroom.study.speed.peers import (
+    PEERS,
+    Way,
+    is_full,
+    our_backend,
+    ours,
+    peer_ways,
+    versions,
+)
 from elbowroom.study.speed.problem import Problem, Shape, kept, read, share_margins, synthetic
 from elbowroom.study.speed.rounds import OutOfTime, Timer, fastest, measure, results, summary
 
@@ -24,6 +32,7 @@ __all__ = [
     "kept",
     "matrix_rate",
     "measure",
+    "our_backend",
     "ours",
     "peer_ways",
     "read",

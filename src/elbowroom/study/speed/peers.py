@@ -15,7 +15,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from elbowroom.errors import ArgumentValueError
-from elbowroom.losses.functional import linear_thresholded_cross_entropy
+from elbowroom.losses import fused
+from elbowroom.losses.functional import Backend, linear_thresholded_cross_entropy
 from elbowroom.study.speed.chunked import Chunked, at_once
 from elbowroom.study.speed.problem import Problem, kept, share_margins
 
@@ -165,8 +166,20 @@ def versions() -> dict[str, str]:
     return found
 
 
+def our_backend(hidden: Tensor) -> Backend:
+    """Return the backend that is measured: the kernels, where they serve such hidden states.
+
+    Args:
+        hidden: of the data.
+    """
+    return "triton" if fused.takes(hidden) else "chunked"
+
+
 def _our_loss(problem: Problem, margin: float | Tensor) -> Loss:
-    return lambda x, w: linear_thresholded_cross_entropy(x, w, problem.target, margin)
+    backend = our_backend(problem.hidden)
+    return lambda x, w: linear_thresholded_cross_entropy(
+        x, w, problem.target, margin, backend=backend
+    )
 
 
 def _lacks(peer: Peer, device: torch.device) -> str:
