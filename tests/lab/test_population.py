@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from elbowroom.errors import ArgumentValueError
-from elbowroom.lab.population import Population, matmul_precision, population_key
+from elbowroom.lab.population import Population, population_key
+from elbowroom.lab.precision import matmul_precision
 from tests.lab.by_hand import ByHand
 from tests.lab.toy import corpus, run, same_states
 

@@ -252,7 +252,11 @@ def _collect(
     runs, vocab, width = found.target.shape
     pull = derivative.gather(-1, target[..., None]) * hidden
     row = target + torch.arange(runs, device=target.device)[:, None] * vocab
-    found.target.view(-1, width).index_add_(0, row.flatten(), pull.flatten(0, 1))
+    rows = found.target.view(-1, width)
+    if rows.is_cuda:  # in a fixed order, which index_add_ there is not
+        rows.index_put_((row.flatten(),), pull.flatten(0, 1), accumulate=True)
+    else:
+        rows.index_add_(0, row.flatten(), pull.flatten(0, 1))
     push = derivative.scatter(-1, target[..., None], 0.0)
     found.marginalization.baddbmm_(push.mT, hidden)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Literal
@@ -70,6 +71,17 @@ class GradientRatios:
         checks.has_shape("norms", step, self._sums.shape, "that of the steps before")
         self._sums += step
         self.steps += 1
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return what was counted: ``steps`` and ``sums``, ``[6, *runs, V]``; nothing at first."""
+        if self._sums is None:
+            return {}
+        return {"steps": torch.tensor(self.steps), "sums": self._sums.clone()}
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Go on from what `state_dict` gave, on the device of its ``sums``."""
+        self.steps = int(state["steps"]) if state else 0
+        self._sums = state["sums"].double().clone() if state else None
 
     def averages(self) -> GradientNorms:
         """Return the average norms over all steps."""

@@ -106,6 +106,8 @@ class TrainingConfig:
     checkpoint_every: int | None = None
     """Save the state for resuming after so many steps, besides what checkpoint_minutes asks for."""
     checkpoint_minutes: float = 5.0
+    gradients_every: int | None = None
+    """Measure the norms of each token's gradient by type at every so many-th step; None not to."""
     compile: bool | None = None
     """Compile the model: None to do so on CUDA only."""
     parallel: Literal["ddp", "fsdp", "none"] = "ddp"
@@ -115,8 +117,9 @@ class TrainingConfig:
     def __post_init__(self) -> None:
         for name in ("steps", "batch", "accumulate", "log_every", "eval_every", "eval_windows"):
             checks.integer(name, getattr(self, name), at_least=1)
-        if self.checkpoint_every is not None:
-            checks.integer("checkpoint_every", self.checkpoint_every, at_least=1)
+        for name in ("checkpoint_every", "gradients_every"):
+            if getattr(self, name) is not None:
+                checks.integer(name, getattr(self, name), at_least=1)
         checks.number("checkpoint_minutes", self.checkpoint_minutes, above=0.0)
         if self.batch % self.accumulate:
             expected = f"a divisor of the batch ({self.batch})"
@@ -147,6 +150,20 @@ class RunConfig:
         for name in ("init_seed", "data_seed"):
             if checks.integer(name, getattr(self, name)) not in _SEEDS:
                 raise ArgumentValueError(name, "an integer of 64 bits", getattr(self, name))
+
+        if self.training.gradients_every is not None:
+            self._check_gradients()
+
+    def _check_gradients(self) -> None:
+        """Raise where gradients by type have no closed form, or no process has them whole."""
+        plain, loss = LossConfig(), self.loss
+        for name in ("name", "variant", "label_smoothing", "z_loss", "penalty"):
+            if getattr(loss, name) != getattr(plain, name):
+                got = f"another loss.{name}"
+                raise ArgumentValueError("gradients_every", "thresholded cross-entropy alone", got)
+        if self.training.parallel == "fsdp":
+            expected = "weights that each process has whole"
+            raise ArgumentValueError("gradients_every", expected, "training.parallel fsdp")
 
     @property
     def folder(self) -> str:

@@ -340,6 +340,9 @@ class Onlooker(RunFolder):
     def save_model(self, tensors: Mapping[str, Tensor], step: int) -> None:
         """Leave it to the first process."""
 
+    def save_gradients(self, tensors: Mapping[str, Tensor]) -> None:
+        """Leave it to the first process."""
+
     def finish(self, record: Mapping[str, Any]) -> None:
         """Leave it to the first process."""
 

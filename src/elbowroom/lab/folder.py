@@ -6,6 +6,7 @@
     metrics.jsonl        a line a report
     tokenizer.json       to read and write the model's tokens
     model.safetensors    the weights, once trained
+    gradients.safetensors  sums of gradients' norms by type, where they are measured
     state/               checkpoints, while training
     record.json          the evaluation, once finished
 
@@ -24,12 +25,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
+from safetensors.torch import load, save
 from torch import Tensor
 
+from elbowroom.diagnose import GradientRatios
 from elbowroom.errors import ArgumentValueError, ElbowroomError, FileError
 from elbowroom.lab import checkpoints
 from elbowroom.lab.config import RunConfig, as_plain, run_config
+from elbowroom.lab.gradients import PREFIX
 from elbowroom.lab.strict import read_yaml, write_yaml
 from elbowroom.provenance import write_bytes, write_json
 
@@ -211,6 +214,27 @@ class RunFolder:
         except (OSError, SafetensorError) as error:
             fix = "train the run to its end: elbowroom train ... --resume"
             raise FileError(f"{path}: no whole model there ({error}); {fix}") from error
+
+    def save_gradients(self, tensors: Mapping[str, Tensor]) -> None:
+        """Write what was measured of gradients, if anything was, before `save_model`."""
+        if tensors:
+            with saving(self.path):
+                data = save({k.removeprefix(PREFIX): x.contiguous() for k, x in tensors.items()})
+                write_bytes(self.path / "gradients.safetensors", data)
+
+    @property
+    def gradients(self) -> GradientRatios | None:
+        """Ratios of gradients by type over training, ``[V]``, where they were measured."""
+        path = self.path / "gradients.safetensors"
+        if not path.exists():
+            return None
+        found = GradientRatios()
+        try:
+            found.load_state_dict(load(path.read_bytes()))
+        except (OSError, SafetensorError, KeyError) as error:
+            fix = "remove this file, or the run's folder to train it again"
+            raise FileError(f"{path}: no whole sums there ({error}); {fix}") from error
+        return found
 
     def finish(self, record: Mapping[str, Any]) -> None:
         """Write the record."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,11 +20,13 @@ from elbowroom import init
 from elbowroom.counts import TokenCounts
 from elbowroom.errors import ArgumentValueError
 from elbowroom.lab.batches import Batches
-from elbowroom.lab.config import Precision, RunConfig
+from elbowroom.lab.config import RunConfig
 from elbowroom.lab.data import shares_of
 from elbowroom.lab.distributed import average
+from elbowroom.lab.gradients import GradientRecorder
 from elbowroom.lab.model import GPT
 from elbowroom.lab.objective import Facts, Objective, key, rows_mask
+from elbowroom.lab.precision import matmul_precision
 from elbowroom.lab.schedule import Schedule
 from elbowroom.lab.tokens import Corpus
 from elbowroom.optim import RowAdamW
@@ -122,6 +123,7 @@ class Population:
         self.loss_sum = torch.zeros(count, dtype=torch.float64, device=device)
         self.grad_norm = torch.zeros(count, device=device)
         self._since = 0  # steps that loss_sum covers
+        self.gradients = GradientRecorder() if self.training.gradients_every else None
         self._graph: torch.cuda.CUDAGraph | None = None
         if self._compiles():
             self._compile()
@@ -218,6 +220,8 @@ class Population:
         """Make so many steps."""
         with matmul_precision(self.training.precision):
             for _ in range(steps):
+                if self.gradients and self.done % (self.training.gradients_every or 1) == 0:
+                    self.gradients.measure(self)
                 if self._graph is not None:
                     self._graph.replay()
                 elif self._can_capture():
@@ -256,7 +260,7 @@ class Population:
         self._observe(target)
         total: list[Tensor] = []  # losses and gradients of the parts so far
         for part in self._parts():
-            with self._precision():
+            with self.precision():
                 losses = self._losses(ids[:, part], target[:, part], self.step, progress)
             # not backward(): that copies gradients to where it keeps them
             found = [losses.detach(), *torch.autograd.grad(losses.sum(), params)]
@@ -287,7 +291,8 @@ class Population:
         size = self.training.batch // self.world // self.training.accumulate
         return (slice(i * size, (i + 1) * size) for i in range(self.training.accumulate))
 
-    def _precision(self) -> torch.autocast:
+    def precision(self) -> torch.autocast:
+        """Return what the model is computed under."""
         bf16 = self.training.precision == "bf16"
         return torch.autocast(self.device.type, torch.bfloat16, enabled=bf16)
 
@@ -364,7 +369,7 @@ class Population:
     def log(self) -> Log:
         """Return what to report after these steps; draws the coming batch and looks at it."""
         batch = self.batches.draw(self.step)
-        with self._precision():
+        with self.precision():
             hidden = self.model(batch.ids).flatten(1, 2)
         model, target = self.model, batch.target.flatten(1)
         context = self.batches.windows.context
@@ -414,8 +419,13 @@ class Population:
         for at, objective in self.groups:
             if at.start <= r < at.stop:
                 state |= objective.run_state(r - at.start)
+        state |= self.gradient_state(r)
         state["loss_sum"], state["died_at"] = self.loss_sum[r], self.died_at[r]
         return {name: x.detach().cpu() for name, x in state.items()}
+
+    def gradient_state(self, r: int) -> dict[str, Tensor]:
+        """Return what was measured of one run's gradients, if they are."""
+        return {} if self.gradients is None else self.gradients.run_state(r)
 
     def _optimizer_state(self, r: int) -> dict[str, Tensor]:
         return {
@@ -441,6 +451,8 @@ class Population:
         self._load_optimizer_state(states)
         for at, objective in self.groups:
             objective.load_run_states(states[at])
+        if self.gradients is not None:
+            self.gradients.load_run_states(states, self.device)
         self.loss_sum.copy_(torch.stack([state["loss_sum"] for state in states]))
         self.died_at.copy_(torch.stack([state["died_at"] for state in states]))
         self.alive.copy_(self.died_at < 0)
@@ -478,17 +490,6 @@ class Population:
     def since(self) -> int:
         """Steps since the last report."""
         return self._since
-
-
-@contextmanager
-def matmul_precision(precision: Precision) -> Iterator[None]:
-    """Let float32 products use the matrix units' TF32 while this lasts, if that is asked for."""
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before)
 
 
 def _groups(keys: Sequence[object]) -> list[slice]:

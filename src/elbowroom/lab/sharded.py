@@ -70,7 +70,7 @@ class ShardedPopulation(Population):
         self._observe(target)
         loss = torch.zeros_like(self.grad_norm)
         for part in self._parts():
-            with self._precision():
+            with self.precision():
                 losses = self._losses(ids[:, part], target[:, part], self.step, progress)
             losses.sum().backward()  # type: ignore[no-untyped-call]
             loss += losses.detach() / count

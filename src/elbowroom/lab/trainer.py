@@ -408,6 +408,7 @@ class Job:
         for r, folder in enumerate(self.folders):
             folder.settle_metrics()
             folder.save_end(End(population.done, died[r], self._kept[r], seconds))
+            folder.save_gradients(population.gradient_state(r))
             folder.save_model(population.model_state(r), population.done)
         self._tell("judge")
         records = self.judge.full()
