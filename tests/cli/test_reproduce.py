@@ -59,9 +59,10 @@ def test_every_part_in_a_quick_run(home: Path, capsys: Capture) -> None:
     assert f"{len(METHODS)} finished runs of {len(METHODS)} methods." in page
     assert "elbowroom reproduce --only table-untied --quick --seeds 1 --resume" in page
     names = {path.name for path in Path("runs/tables").iterdir()}
-    assert len(names) == 3 * 9  # the eight tables, and mean cosines
+    assert len(names) == 3 * 10  # the eight tables, mean cosines, and gradient ratios
     figures = {path.stem for path in Path("runs/figures").iterdir()}
     assert {"tokens", "tail", "cosine-classes", "cosines-0", "cosines-3", "components-3"} <= figures
+    assert "gradients-averages-hr" in figures
     assert "<h2>Failed runs</h2>" in page
     assert "Nothing to show" not in page
     translations = Path("runs/tables/table-translations.md").read_text(encoding="utf-8")
@@ -171,6 +172,10 @@ def test_failed_runs_are_named(home: Path, capsys: Capture) -> None:
         (["--records", "wrong.jsonl"], "wrong.jsonl: line 1 is no record of a run of the lab"),
         (["--records", "other.jsonl", "--quick"], "--quick and --records do not go together"),
         (["--model.heads", "3"], "model.width: expected a multiple of heads, 3"),
+        (
+            ["--training.gradients_every", "3"],
+            "training.gradients_every: expected what each row has",
+        ),
         (["--init_seed", "3"], "init_seed: expected what each row has, got 3; leave it out"),
         (["--loss.margin", "3"], "loss: expected what each row has"),
         (["--ony", "x"], "no option or field --ony; did you mean --only?"),

@@ -2,7 +2,7 @@
 
 Trains what is missing and writes report.html, tables (Markdown, LaTeX, CSV) and figures (SVG) to
 the output folder; after each stretch of seeds, so that there is always a report of what is done.
-The whole of it, forty methods with ten seeds each, is meant for a GPU: a CPU would need days.
+The whole of it, 42 methods with ten seeds each, is meant for a GPU: a CPU would need days.
 --quick is a look on a CPU, in minutes: every row, from smaller models and shorter runs, marked as
 such.
 
@@ -67,7 +67,7 @@ from elbowroom.study.paper.tokens import expected_counts, rarest
 from elbowroom.study.paper.translations import letters_of
 
 HEADS = {"figure-cosines", "figure-components"}  # need what records do not hold
-MODELS = {"table-translations", "figure-cosines", "figure-tail"}
+LOOKED_INTO = {"table-translations", "figure-cosines", "figure-tail", "figure-gradients"}
 AT_ONCE = {"cuda": 200, "cpu": 40}  # runs that are trained in one stretch, about
 
 
@@ -80,8 +80,8 @@ class Command(Training):
     only: tyro.conf.UseAppendAction[Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME")]] = ()
     """Some parts only, with commas between: table-metrics, table-extended, table-untied,
     table-softminus, table-detached, table-effective, table-hyperparameters, table-translations,
-    figure-tokens, figure-tail, figure-cosines, figure-components, figure-temperature,
-    figure-distributions."""
+    figure-tokens, figure-gradients, figure-tail, figure-cosines, figure-components,
+    figure-temperature, figure-distributions."""
     seeds: Integer = None
     """Starts and orders of data of each method; 10, with --quick 2."""
     quick: bool = False
@@ -161,7 +161,7 @@ class Command(Training):
     ) -> Path:
         """Write the records and the report of what is finished."""
         records, names = finished(self.output, runs), {part.name for part in parts}
-        if corpus is not None and names & MODELS:
+        if corpus is not None and names & LOOKED_INTO:
             records = [looked_into(record, self.output, corpus) for record in records]
         write_records(self.output / "records.jsonl", records)
         heads, rare = [], []

@@ -12,6 +12,7 @@ from elbowroom.report.markup import Markup, element, join
 from elbowroom.report.origin import failure_section, origin_section
 from elbowroom.report.paper import figures, tables
 from elbowroom.report.paper.planes import plane
+from elbowroom.report.paper.ratios import gradient_figures, gradient_table
 from elbowroom.report.paper.verdict import verdict_lines, verdict_section
 from elbowroom.report.records import comparison
 from elbowroom.report.scatter import HeadMatrix
@@ -24,6 +25,7 @@ from elbowroom.study.paper.layout import (
     COSINES,
     DISTRIBUTIONS,
     EFFECTIVE,
+    GRADIENTS,
     HYPERPARAMETERS,
     TAIL,
     TEMPERATURE,
@@ -179,6 +181,9 @@ def _other(study: Study, part: Part, extras: Extras) -> tuple[Table | None, list
         return None, figures.token_figures(extras.tokens)
     if part.name == COSINES.name:
         return tables.cosine_table(study, part.methods), figures.cosine_figures(extras.heads)
+    if part.name == GRADIENTS.name:
+        drawn = gradient_figures(study, part.methods)
+        return gradient_table(study, part.methods), drawn
     if part.name == TAIL.name:
         return None, figures.tail_figures(study, part.methods)
     if part.name == COMPONENTS.name:

@@ -16,7 +16,8 @@ from elbowroom.lab.tokens import Corpus
 from elbowroom.provenance import write_bytes
 from elbowroom.report.runs import head_matrix
 from elbowroom.report.scatter import HeadMatrix
-from elbowroom.study.paper.layout import TAILED, TRANSLATED
+from elbowroom.study.paper.gradients import gradients_of
+from elbowroom.study.paper.layout import MEASURED, TAILED, TRANSLATED
 from elbowroom.study.paper.tail import tail_of
 from elbowroom.study.paper.translations import cosines_of, neighbours_of
 
@@ -37,15 +38,22 @@ def finished(output: Path, runs: Sequence[RunConfig]) -> list[dict[str, Any]]:
 def looked_into(record: dict[str, Any], output: Path, corpus: Corpus) -> dict[str, Any]:
     """Return a record with what its model says of letters and of one context, where that is shown.
 
+    Or with its gradients' ratios, where those were measured.
+
     Args:
         record: of a run.
         output: the folder of all runs' folders.
         corpus: that it was trained on.
     """
-    if record["name"] not in {*TRANSLATED, *TAILED} or record["status"] != "done":
+    if record["name"] not in {*TRANSLATED, *TAILED, *MEASURED} or record["status"] != "done":
         return record
     folder = _folder(record, output)
     config = folder.config()
+    if record["name"] in MEASURED:
+        ratios, every = folder.gradients, config.training.gradients_every
+        if ratios is None or every is None:
+            return record
+        return {**record, "gradients": gradients_of(ratios, corpus, every)}
     model = GPT(replace(config.model, vocab_size=corpus.vocab_size), [config.init_seed])
     model.load_run_state(0, folder.load_model()[0])
     head = model.head[0].detach()

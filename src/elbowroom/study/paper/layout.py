@@ -139,6 +139,7 @@ SHOWN = (
     "margin-.3-16",
 )
 TRANSLATED = ("ce-tied", "margin-.6", "margin-.3-16", "twins-.3-16")
+MEASURED = ("gradients-ce", "gradients-2")
 TAILED = ("ce-tied", "margin-2", "margin-1", "margin-.3-16")
 TABLES = (
     Part(name="table-metrics", title="Metrics", rows=_METRICS),
@@ -200,6 +201,17 @@ TAIL = Part(
     note="Probabilities of the frequent language's tokens after one held-out context, sorted. "
     "Thin lines are seeds, thick ones their geometric mean.",
 )
+GRADIENTS = Part(
+    name="figure-gradients",
+    title="Gradient ratios",
+    methods=MEASURED,
+    note="Alignment (through the context and as a target) over marginalization, by the rank of the "
+    "token's frequency: the mean over seeds and its 95% interval. Norms are of the whole batch's "
+    "gradient before clipping, measured at some of the steps. Where a threshold makes "
+    "marginalization zero, steps drop out of the average of ratios, as in the paper's printed "
+    "figure; the lower bound puts the token's average there, as its footnote says. Below 1, "
+    "marginalization is the larger. A line breaks at tokens without a ratio above 0.",
+)
 TEMPERATURE = Part(
     name="figure-temperature",
     title="Perplexity against temperature",
@@ -215,7 +227,7 @@ PARTS: dict[str, Part] = {
     part.name: part
     for part in (
         *(*TABLES, EFFECTIVE, HYPERPARAMETERS, TRANSLATIONS),
-        *(TOKENS, TAIL, COSINES, COMPONENTS, TEMPERATURE, DISTRIBUTIONS),
+        *(TOKENS, GRADIENTS, TAIL, COSINES, COMPONENTS, TEMPERATURE, DISTRIBUTIONS),
     )
 }
 

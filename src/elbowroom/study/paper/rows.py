@@ -46,8 +46,9 @@ QUICK: dict[str, Any] = {
 SEEDS, QUICK_SEEDS = 10, 2
 FIXED = (  # what tells the rows apart
     *("name", "init_seed", "data_seed", "zero_rows", "loss", "model.tied", "optimizer.name"),
-    *("data.sampling", "data.shares"),
+    *("data.sampling", "data.shares", "training.gradients_every"),
 )
+MEASURED_EVERY = 10  # steps: gradients by type would cost most of a step more at each
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,6 +116,15 @@ def _appendix() -> list[Method]:
     return [*methods, *(_loss(f"detached-{m}", {**_margin(float(m)), **below}) for m in ("2", "1"))]
 
 
+def _measured() -> list[Method]:
+    """Return the runs whose gradients are measured by type while they train."""
+    often = {"training": {"gradients_every": MEASURED_EVERY}}
+    return [
+        Method(name="gradients-ce", change=often),
+        _loss("gradients-2", _margin(2.0), **often),
+    ]
+
+
 def _ours() -> list[Method]:
     """Return what this project adds: an annealed margin, and rare rows that start at zero."""
     twins = {**_margin(**ANNEALED), "protect": RARE, "protect_until": 0.5}
@@ -126,7 +136,7 @@ def _ours() -> list[Method]:
 
 
 METHODS: dict[str, Method] = {
-    method.name: method for method in (*_plain(), *_rivals(), *_appendix(), *_ours())
+    method.name: method for method in (*_plain(), *_rivals(), *_appendix(), *_measured(), *_ours())
 }
 
 
