@@ -177,6 +177,18 @@ def test_a_signal_to_one_of_two_that_train_apart(pair, tmp_path):
 # One run, shared
 
 
+def test_gradients_by_type_are_of_the_whole_batch(pair, tmp_path):
+    """Not of a process's share, whose norms would be greater."""
+    change = {"training": {**SMALL, "gradients_every": 2}, "loss": {"margin": 0.3}}
+    pair.both("train", {"output": str(tmp_path / "two"), "runs": [change]})
+    (alone,) = fit([run(**change)], tmp_path / "one").folders
+    found = only(tmp_path / "two").gradients
+    assert found.steps == alone.gradients.steps == 4
+    for name in ("context", "target", "marginalization"):
+        sums = (getattr(x.averages(), name) for x in (found, alone.gradients))
+        torch.testing.assert_close(*sums, rtol=1e-3, atol=1e-5)
+
+
 @pytest.mark.parametrize("mode", MODES)
 def test_two_processes_are_as_one(whole, tmp_path, mode):
     (first, second), found = whole(mode)

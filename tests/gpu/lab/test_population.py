@@ -63,6 +63,19 @@ def same_but_for_nan(a, b):
 # Graphs
 
 
+def test_a_graph_goes_on_beside_measured_gradients():
+    losses = LOSSES[:2]
+    plain = population(several(losses))
+    first, second = (population(several(losses, {"gradients_every": 3})) for _ in range(2))
+    for each in (plain, first, second):
+        each.advance(STEPS)
+        assert each._graph is not None
+    assert first.gradients.ratios.steps == STEPS // 3
+    for r in range(len(losses)):
+        assert same_states(first.model_state(r), plain.model_state(r))
+        assert same_states(first.gradient_state(r), second.gradient_state(r))
+
+
 @pytest.mark.parametrize("training", [{}, {"accumulate": 2}], ids=str)
 @pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=str)
 def test_a_graph_changes_nothing(optimizer, training, monkeypatch):
