@@ -65,6 +65,7 @@ def test_again_with_resume_trains_nothing(compared: Path, capsys: Capture) -> No
 
 def test_a_simulated_pair_is_judged_by_perplexity_and_protected(compared: Path) -> None:
     summary = json.loads((compared / "runs/compare.json").read_text(encoding="utf-8"))
+    assert summary["provenance"]["hardware"]["cores"] >= 1
     assert summary["score"] == "ppl"
     ours = RunFolder(compared / "runs/ours-i0-d0").config()
     assert ours.data.source == "texts/en.txt?pair=same"

@@ -129,6 +129,7 @@ class Command(Training):
         rows = comparison_rows(records, references=REFERENCES, score=score)
         lines = verdict_lines(comparison(records, references=REFERENCES, score=score))
         summary = {"command": command, "score": score, "table": rows, "verdicts": lines}
+        summary["provenance"] = records[0]["provenance"]
         write_json(self.output / "compare.json", summary)
         present(rows, [name for name in SPARE if name != SCORES[score].label])
         say(lines)
