@@ -135,3 +135,12 @@ def test_the_readmes_numbers_are_the_evidences() -> None:
     words = " ".join(text.split())
     assert f"take {highest('margin inf'):.2f} of the time of" in words
     assert f"{highest('0.01'):.2f} where 1% is, and at most {memory:.2f} of its memory" in words
+    record = json.loads((ROOT / "evidence" / "bench_cpu.json").read_text(encoding="utf-8"))
+    ratios = {
+        row["method"]: f"{row['ratio']['median']:.2f}".lstrip("0")
+        for row in record["measured"][0]["rows"]
+        if row["method"].startswith("ours")
+    }
+    some, few = ratios["ours, 0.1 kept"], ratios["ours, 0.01 kept"]
+    everything = ratios["ours, margin inf"]
+    assert f"{everything} where everything is kept, {some} at 10%, {few} at 1%" in words

@@ -143,7 +143,8 @@ def test_error_is_at_most_that_of_the_same_dtype_computed_eagerly(device, dtypes
             flipped += crossed
             bad += lines
         assert not bad, f"{dtype}\n" + "\n".join(bad)
-        assert flipped < count / (5 if dtype == torch.float32 else 2)
+        # bfloat16 rounds logits so far that thresholds are crossed in many a case
+        assert flipped <= count / (2 if dtype == torch.bfloat16 else 20)
 
 
 def test_statistics_are_the_references(device, count, most):
@@ -158,7 +159,7 @@ def test_statistics_are_the_references(device, count, most):
             assert torch.equal(ours[key], exact[key]), (case.seed, key)
         for key in ("loss", "log_probability"):
             torch.testing.assert_close(ours[key], exact[key], rtol=1e-5, atol=1e-5)
-    assert crossed < count / 5
+    assert crossed <= count / 20
 
 
 def test_nan_and_infinity_show_as_in_the_reference(device, count, most):
