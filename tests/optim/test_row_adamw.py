@@ -408,6 +408,29 @@ def test_several_blocks(monkeypatch):
         torch.testing.assert_close(cut.data, whole.data, **CLOSE)
 
 
+@pytest.mark.parametrize("catch_up", [False, True])
+@pytest.mark.parametrize("block", [8, 2**18])
+def test_marks_of_rows_without_a_gradient_equal_a_search(monkeypatch, block, catch_up):
+    from elbowroom.optim import touched_step
+
+    monkeypatch.setattr(touched_step, "GATHERED", block)
+    marks = [torch.rand(60) < 0.3 for _ in range(5)] + [torch.arange(60) < 20]  # a stretch too
+    grads = [some_rows((60, 4), 0.5) * mark[:, None] for mark in marks]
+    states = []
+    for marked in (False, True):
+        weight = Parameter(torch.linspace(-1, 1, 240, dtype=torch.float64).view(60, 4))
+        optimizer = RowAdamW([weight], rows=[weight], catch_up=catch_up, **OPTIONS)
+        for grad, mark in zip(grads, marks, strict=True):
+            weight.grad = grad.clone()
+            if marked:
+                optimizer.touch(weight, mark)
+            optimizer.step()
+        states.append({"weight": weight.data, **optimizer.state[weight]})
+    assert states[0].keys() == states[1].keys()
+    for name, value in states[0].items():
+        torch.testing.assert_close(value, states[1][name], **CLOSE)  # stretches round otherwise
+
+
 # Saving and loading
 
 

@@ -32,7 +32,7 @@ def test_every_method_has_the_same_seeds() -> None:
     found = runs(seeds=3)
     for name in METHODS:
         assert [(run.init_seed, run.data_seed) for run in found[name]] == [(0, 0), (1, 1), (2, 2)]
-    assert sum(map(len, found.values())) == 9
+    assert sum(map(len, found.values())) == 12
 
 
 def test_methods_differ_in_what_they_are_named_after_and_in_nothing_else() -> None:
@@ -49,12 +49,16 @@ def test_methods_differ_in_what_they_are_named_after_and_in_nothing_else() -> No
     assert not ours.zero_rows
     assert replace(ours, name=tied.name, loss=tied.loss) == tied
     assert population_key(ours) == population_key(tied)  # they train together
+    loose = found["ours-untied"]
+    assert replace(loose, name=ours.name, model=ours.model) == ours
+    assert population_key(loose) == population_key(found["ce-untied"])
 
 
 def test_the_twin_of_a_pair_starts_at_zero_and_is_protected_half_way() -> None:
-    ours = runs()["ours"][0]
-    assert ours.zero_rows.languages == ours.loss.protect.languages == ("lr",)
-    assert ours.loss.protect_until == 0.5
+    for name in ("ours", "ours-untied"):
+        ours = runs()[name][0]
+        assert ours.zero_rows.languages == ours.loss.protect.languages == ("lr",)
+        assert ours.loss.protect_until == 0.5
     assert not runs()["ce-untied"][0].zero_rows
 
 

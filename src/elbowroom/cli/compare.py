@@ -1,4 +1,4 @@
-"""Compare cross-entropy, tied and untied, with ours, side by side on your texts.
+"""Compare cross-entropy with ours, each tied and untied, side by side on your texts.
 
 TEXTS is a folder with one language a file or a sub-folder, or a known source; without it,
 tiny-shakespeare with a simulated second language that is drawn for 2% of the windows. At the end
