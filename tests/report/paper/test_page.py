@@ -65,7 +65,8 @@ def test_the_verdict_counts_and_names_what_lies_outside(folder: Path) -> None:
     assert re.fullmatch(r"\d+ of \d+ printed numbers lie where one more .*", lines[0])
     assert any(line.startswith("Outside: Margin 1 + SE, hr (") for line in lines)
     assert any(
-        line.startswith("margin 1 against the baseline, lr: better in 3 of 3") for line in lines
+        line.startswith("- margin 1, tied, against the baseline, lr: better in 3 of 3")
+        for line in lines
     )
 
 

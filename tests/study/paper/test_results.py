@@ -119,12 +119,14 @@ def test_a_row_in_several_tables_counts_once() -> None:
 def test_claims_are_judged_over_shared_seeds() -> None:
     listed = [*records(("ce-tied",), 4), *records(("margin-1",), 3)]
     found = judge(study_of(listed))
-    assert [(claim.method, language) for claim, language in found] == [
-        ("margin-1", "hr"),
-        ("margin-1", "lr"),
+    assert [(claim.method, claim.score, language) for claim, language in found] == [
+        ("margin-1", "fitted_ppl", "hr"),
+        ("margin-1", "fitted_ppl", "lr"),
+        ("margin-1", "ppl", "hr"),
+        ("margin-1", "ppl", "lr"),
     ]
     verdicts = list(found.values())
-    assert [v.outcome for v in verdicts] == ["worse", "better"]
+    assert [v.outcome for v in verdicts] == ["worse", "better", "worse", "worse"]
     assert verdicts[1].difference is not None
     assert verdicts[1].difference.n == 3
 

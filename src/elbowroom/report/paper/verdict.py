@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from elbowroom.report.markup import Markup, element, join
 from elbowroom.report.results import badge
 from elbowroom.study.paper import LABELS, Part, Study, tables_of
-from elbowroom.study.paper.claims import judge
+from elbowroom.study.paper.questions import Answer, answers
 
 RULE = (
     "A printed number, which is of one run, agrees if it lies where one more seed of ours would "
     "lie with 95% chance; so about one in twenty would not even if nothing differed. The paper's "
-    "rows share a seed, so they are not independent of each other. Claims are judged over the same "
-    "seeds, by perplexity at a temperature fitted on other text, corrected for their number."
+    "rows share a seed, so they are not independent of each other. Methods are compared over the "
+    "same seeds, by perplexity at a temperature fitted on other text and at temperature 1, each "
+    "corrected for the number of comparisons."
 )
 
 
@@ -47,18 +48,18 @@ def agreement_lines(study: Study, parts: Sequence[Part]) -> list[str]:
     return [*lines, f"Outside: {'; '.join(named)}."] if named else lines
 
 
-def claim_lines(study: Study) -> list[tuple[str, str, str]]:
-    """Return what was compared, the outcome and the sentence with its numbers."""
-    return [
-        (f"{claim.text}, {language}", verdict.outcome, verdict.text)
-        for (claim, language), verdict in judge(study).items()
-    ]
+def answer_lines(study: Study) -> list[str]:
+    """Return each question with its answer, and the comparisons that it rests on."""
+    lines = []
+    for answer in answers(study):
+        lines.append(f"{answer.question} {' '.join(answer.sentences)}")
+        lines += [f"- {c.text}, {language}: {v.text}" for c, language, v in answer.claims]
+    return lines
 
 
 def verdict_lines(study: Study, parts: Sequence[Part]) -> list[str]:
     """Return the verdict as lines for a terminal."""
-    claims = [f"{what}: {said}" for what, _, said in claim_lines(study)]
-    return [*setting_lines(study), *agreement_lines(study, parts), *claims]
+    return [*setting_lines(study), *agreement_lines(study, parts), *answer_lines(study)]
 
 
 def verdict_section(study: Study, parts: Sequence[Part]) -> Markup:
@@ -72,17 +73,26 @@ def verdict_section(study: Study, parts: Sequence[Part]) -> Markup:
     lines = agreement_lines(study, parts)
     first = [element("li", line) for line in lines[:1]]
     rest = [element("li", line) for line in lines[1:]]
-    claims = [
-        element("li", f"{what}: ", badge(outcome), " ", _numbers(said))
-        for what, outcome, said in claim_lines(study)
-    ]
     return join(
         *differ,
         element("ul", *first, class_="summary") if first else None,
         element("ul", *rest) if rest else None,
-        element("h3", "What is claimed, over our seeds") if claims else None,
-        element("ul", *claims) if claims else None,
+        *(_answer(answer) for answer in answers(study)),
         element("p", RULE, class_="note"),
+    )
+
+
+def _answer(answer: Answer) -> Markup:
+    """Return a question with its answer; the comparisons are folded away."""
+    claims = [
+        element("li", f"{c.text}, {language}: ", badge(v.outcome), " ", _numbers(v.text))
+        for c, language, v in answer.claims
+    ]
+    summary = element("summary", f"{len(claims)} comparisons, seed by seed")
+    return join(
+        element("h3", answer.question),
+        element("ul", *(element("li", said) for said in answer.sentences)),
+        element("details", summary, element("ul", *claims)) if claims else None,
     )
 
 

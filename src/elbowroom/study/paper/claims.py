@@ -3,63 +3,115 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from elbowroom.study.paper.results import Study
 from elbowroom.study.verdict import Verdict, verdicts
 
 LANGUAGES = ("hr", "lr")
-SCORE, SCORE_NAME = "fitted_ppl", "perplexity at a fitted temperature"
+Question = Literal["help", "separated", "annealing"]
+Judged = dict[tuple["Claim", str], Verdict]
+SCORES = {  # what claims are judged by, and where that is measured
+    "fitted_ppl": "at a fitted temperature",
+    "ppl": "at temperature 1",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
     """One method against another, in words."""
 
+    question: Question
+    """Which question it helps to answer."""
+    about: str
+    """What it belongs to among the answers to that question."""
     text: str
     """What is claimed."""
     method: str
     """Whose runs should be better."""
     reference: str
     """Than whose."""
+    score: str = "fitted_ppl"
+    """What is compared: one of `SCORES`."""
 
 
-CLAIMS = (
-    Claim(text="margin 1 against the baseline", method="margin-1", reference="ce-tied"),
-    Claim(text="margin .6 against the baseline", method="margin-.6", reference="ce-tied"),
-    Claim(
-        text="rows truly skipped against plain AdamW, margin 1",
-        method="skipped-1",
-        reference="margin-1",
-    ),
-    Claim(
-        text="rows truly skipped against plain AdamW, margin .6",
-        method="skipped-.6",
-        reference="margin-.6",
-    ),
-    Claim(text="untied against tied baseline", method="ce-untied", reference="ce-tied"),
-    Claim(text="untied, margin 1 against baseline", method="untied-1", reference="ce-untied"),
-    Claim(text="margin .3 to 16 against the baseline", method="margin-.3-16", reference="ce-tied"),
-    Claim(
-        text="the same, rare rows from zero, against the baseline",
-        method="twins-.3-16",
-        reference="ce-tied",
-    ),
-)
+def _help() -> list[Claim]:
+    def claim(name: str, tied: bool, margin: str, score: str) -> Claim:
+        where = "tied" if tied else "untied"
+        return Claim(
+            question="help",
+            about=f"{where}, {SCORES[score]}",
+            text=f"margin {margin}, {where}, against the baseline",
+            method=name,
+            reference="ce-tied" if tied else "ce-untied",
+            score=score,
+        )
+
+    tied = [claim(f"margin-{m}", True, m, s) for s in SCORES for m in ("2", "1", ".6")]
+    return [*tied, *(claim(f"untied-{m}", False, m, s) for s in SCORES for m in ("2", "1"))]
 
 
-def judge(study: Study) -> dict[tuple[Claim, str], Verdict]:
-    """Return a verdict on each claim and language that has runs, corrected for their number.
+def _separated() -> list[Claim]:
+    rows = [("margin", "skipped", m) for m in ("2", "1", ".6")]
+    rows += [("untied", "untied-skipped", m) for m in ("2", "1")]
+    return [
+        Claim(
+            question="separated",
+            about="rows truly skipped, tied" if plain == "margin" else "rows truly skipped, untied",
+            text=f"margin {m}{', untied' if plain == 'untied' else ''}, rows truly skipped, "
+            "against plain AdamW",
+            method=f"{skipped}-{m}",
+            reference=f"{plain}-{m}",
+        )
+        for plain, skipped, m in rows
+    ]
+
+
+def _annealing() -> list[Claim]:
+    ours = "margin .3 to 16"
+    rows = (
+        ("tied", ours, "margin-.3-16", "ce-tied", "the baseline"),
+        ("tied", ours, "margin-.3-16", "margin-1", "margin 1"),
+        ("untied", f"{ours}, untied,", "untied-.3-16", "ce-untied", "the untied baseline"),
+        ("rare rows from zero", f"{ours}, zero rows,", "twins-.3-16", "ce-tied", "the baseline"),
+    )
+    return [
+        Claim(
+            question="annealing",
+            about=f"{where}, {at}",
+            text=f"{what} against {than}",
+            method=method,
+            reference=reference,
+            score=score,
+        )
+        for where, what, method, reference, than in rows
+        for score, at in SCORES.items()
+    ]
+
+
+CLAIMS = (*_help(), *_separated(), *_annealing())
+
+
+def judge(study: Study) -> Judged:
+    """Return a verdict on each claim and language that has runs.
+
+    Corrected for the number of all that are judged by one score.
 
     Args:
         study: with the runs.
     """
-    pairs = {}
-    for claim in CLAIMS:
-        for language in LANGUAGES:
-            ours = study.values(claim.method, language, SCORE)
-            theirs = study.values(claim.reference, language, SCORE)
-            shared = [seed for seed in ours if seed in theirs]
-            if shared:
-                values = [ours[s] for s in shared], [theirs[s] for s in shared]
-                pairs[claim, language] = values
-    return verdicts(pairs, score=SCORE_NAME)
+    found: Judged = {}
+    for score, at in SCORES.items():
+        pairs = {}
+        for claim in CLAIMS:
+            for language in LANGUAGES if claim.score == score else ():
+                ours = study.values(claim.method, language, score)
+                theirs = study.values(claim.reference, language, score)
+                shared = [seed for seed in ours if seed in theirs]
+                if shared:
+                    values = [ours[s] for s in shared], [theirs[s] for s in shared]
+                    pairs[claim, language] = values
+        found |= verdicts(pairs, score=f"perplexity {at}")
+    return {
+        key: found[key] for claim in CLAIMS for la in LANGUAGES if (key := (claim, la)) in found
+    }

@@ -189,3 +189,11 @@ TRANSLATIONS = {
     },
 }
 TRANSLATION_SLIPS = {("ce-tied", "a lr", 2): "e lr"}
+# what stands in the text or a table and is contradicted by the paper's own formulas, or its code
+KNOWN_SLIPS = (
+    "The margin of min-p is printed as T ln(p_base), which is negative; it must be -T ln(p_base).",
+    "The conclusion's best perplexities, 6.11 and 4.97, are of two different models.",
+    "Adv is printed with alpha .05; its run had .005.",
+    "The third neighbour of the rare language's a, for the baseline, is printed as e of the "
+    "frequent language and is that of the rare one.",
+)
