@@ -2,7 +2,7 @@
 
 Trains what is missing and writes report.html, tables (Markdown, LaTeX, CSV) and figures (SVG) to
 the output folder; after each stretch of seeds, so that there is always a report of what is done.
-The whole of it, 42 methods with ten seeds each, is meant for a GPU: a CPU would need days.
+The whole of it, every method with ten seeds, is meant for a GPU: a CPU would need days.
 --quick is a look on a CPU, in minutes: every row, from smaller models and shorter runs, marked as
 such.
 

@@ -1,4 +1,4 @@
-// The page is whole without this: it adds the theme's switch, the filter by method, and what
+// The page is whole without this: it adds the theme's switch, the filters, and what
 // hovering shows. Nothing here loads anything.
 (() => {
   "use strict";
@@ -21,6 +21,17 @@
     box.addEventListener("change", apply);
     apply();
   }
+
+  // Rows: those of all tables that have every word in their first two cells.
+  const field = document.getElementById("rows");
+  const rows = field ? [...document.querySelectorAll("main tbody tr")] : [];
+  const named = (row) => [...row.cells].slice(0, 2).map((cell) => cell.textContent).join(" ").toLowerCase();
+  field?.addEventListener("input", () => {
+    const words = field.value.toLowerCase().split(/\s+/).filter(Boolean);
+    for (const row of rows) row.hidden = !words.every((word) => named(row).includes(word));
+    const shown = rows.filter((row) => !row.hidden).length;
+    document.getElementById("found").textContent = words.length ? `${shown} of ${rows.length} rows` : "";
+  });
 
   // Hovering: a mark's text, or the values of all shown lines at the nearest place.
   const show = (text, event) => {

@@ -39,7 +39,13 @@ def panels(figures: Sequence[Figure], note: str = "") -> Markup:
 
 
 def page(
-    title: str, lead: str, sections: Sequence[Section], methods: Sequence[str], warning: str = ""
+    title: str,
+    lead: str,
+    sections: Sequence[Section],
+    methods: Sequence[str],
+    warning: str = "",
+    *,
+    search: str = "",
 ) -> str:
     """Return a whole page.
 
@@ -49,6 +55,7 @@ def page(
         sections: in their order; the first should say what came out.
         methods: what can be shown and hidden, in the order of their colours.
         warning: shown before all else, such as that runs failed.
+        search: an example for the field that filters the rows of all tables; "" for no such field.
     """
     head = element(
         "head",
@@ -70,6 +77,7 @@ def page(
         alert if warning else None,
         _contents(sections),
         _filters(methods) if len(methods) > 1 else None,
+        _search(search) if search else None,
     )
     parts = [element("section", element("h2", s.title), s.body, id=s.anchor) for s in sections]
     foot = element(
@@ -93,6 +101,13 @@ def _filters(methods: Sequence[str]) -> Markup:
         box = element("input", type="checkbox", value=i, checked=True)
         boxes.append(element("label", box, method_cell(method, i)))
     return element("fieldset", element("legend", "Show"), *boxes, class_="filters")
+
+
+def _search(example: str) -> Markup:
+    field = element("input", type="search", id="rows", placeholder=f"such as {example}")
+    label = element("label", "Rows of tables with ", field)
+    count = element("span", "", id="found", role="status", class_="soft")
+    return element("div", label, " ", count, class_="search")
 
 
 def _css(methods: int) -> str:

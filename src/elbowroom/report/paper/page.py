@@ -97,7 +97,7 @@ def write_reproduction(
         sections.append(Section(anchor="failures", title="Failed runs", body=failed))
     shown = any(part.name == TEMPERATURE.name for part in parts)
     methods = figures.shown_methods(study, TEMPERATURE.methods) if shown else []
-    text = page(TITLE, _lead(study, extras), sections, methods)
+    text = page(TITLE, _lead(study, extras), sections, methods, search="margin 1 lr")
     write_text(folder / "verdict.txt", "".join(f"{x}\n" for x in verdict_lines(study, parts)))
     return write_text(folder / "report.html", text)
 

@@ -68,23 +68,26 @@ def _separated() -> list[Claim]:
 
 
 def _annealing() -> list[Claim]:
-    ours = "margin .3 to 16"
-    rows = (
-        ("tied", ours, "margin-.3-16", "ce-tied", "the baseline"),
-        ("tied", ours, "margin-.3-16", "margin-1", "margin 1"),
-        ("untied", f"{ours}, untied,", "untied-.3-16", "ce-untied", "the untied baseline"),
-        ("rare rows from zero", f"{ours}, zero rows,", "twins-.3-16", "ce-tied", "the baseline"),
-    )
+    rows = [
+        (about, f"{what}{more}", f"{kind}-{key}", reference, than)
+        for what, key in (("margin .3 to 16", ".3-16"), ("margin 1 to top-p .999", "default"))
+        for about, kind, more, reference, than in (
+            ("tied", "margin", "", "ce-tied", "the baseline"),
+            ("tied", "margin", "", "margin-1", "margin 1"),
+            ("untied", "untied", ", untied,", "ce-untied", "the untied baseline"),
+            ("rare rows from zero", "twins", ", zero rows,", "ce-tied", "the baseline"),
+        )
+    ]
     return [
         Claim(
             question="annealing",
-            about=f"{where}, {at}",
+            about=f"{about}, {at}",
             text=f"{what} against {than}",
             method=method,
             reference=reference,
             score=score,
         )
-        for where, what, method, reference, than in rows
+        for about, what, method, reference, than in rows
         for score, at in SCORES.items()
     ]
 

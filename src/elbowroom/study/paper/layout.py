@@ -15,6 +15,7 @@ UNTIED_SE = (
 )
 SCALED = "T multiplies the logits before an unscaled margin"
 OURS = "not in the paper"
+DEFAULT = f"{OURS}: this project's default, annealed"
 TWINS = f"{OURS}: the rare language's rows start at zero and are protected until half-way"
 
 
@@ -89,7 +90,9 @@ _METRICS = (
     _se("Margin .6 + SE", "margin-.6", "se-.6"),
     *(_more(f"Margin {m}, rows skipped", f"skipped-{m}", SKIPPED) for m in ("2", "1", ".6")),
     _more("Margin .3 to 16", "margin-.3-16"),
-    _more("The same, zero rows", "twins-.3-16", TWINS),
+    _more("Margin .3 to 16, zero rows", "twins-.3-16", TWINS),
+    _more("Margin 1 to top-p .999", "margin-default", DEFAULT),
+    _more("Margin 1 to top-p .999, zero rows", "twins-default", TWINS),
 )
 _EXTENDED = (
     _BASELINE,
@@ -109,6 +112,7 @@ _EXTENDED = (
     _se("Alpha .0625 + SE", "alpha-.0625", "se-alpha-.0625"),
     _more("Alpha .0625, rows skipped", "skipped-alpha-.0625", SKIPPED),
     _more("Margin .3 to 16", "margin-.3-16"),
+    _more("Margin 1 to top-p .999", "margin-default", DEFAULT),
 )
 _UNTIED = (
     _row("Baseline, untied", "ce-untied"),
@@ -119,6 +123,7 @@ _UNTIED = (
     _se("Margin 1 + SE, untied", "untied-1", "untied-se-1", UNTIED_SE),
     *(_more(f"Margin {m}, untied, rows skipped", f"untied-skipped-{m}", SKIPPED) for m in "21"),
     _more("Margin .3 to 16, untied", "untied-.3-16"),
+    _more("Margin 1 to top-p .999, untied", "untied-default", DEFAULT),
 )
 _SOFTMINUS = (
     _M2,

@@ -16,7 +16,8 @@ from elbowroom.errors import ArgumentValueError
 from elbowroom.lab.config import RunConfig, merge, plan, run_config
 
 RARE = {"languages": ["lr"]}
-ANNEALED = {"start": 0.3, "end": 16.0}
+ANNEALED: dict[str, float] = {"start": 0.3, "end": 16.0}
+DEFAULT: dict[str, float] = {"start": 1.0, "end_top_p": 0.999}
 BASE: dict[str, Any] = {
     "data": {"source": "shakespeare", "tokenizer": "characters", "validation": 0.1},
     "model": {"layers": 4, "heads": 4, "width": 128, "context": 64},
@@ -127,11 +128,15 @@ def _measured() -> list[Method]:
 
 def _ours() -> list[Method]:
     """Return what this project adds: an annealed margin, and rare rows that start at zero."""
-    twins = {**_margin(**ANNEALED), "protect": RARE, "protect_until": 0.5}
+    protected = {"protect": RARE, "protect_until": 0.5}
     return [
-        _loss("margin-.3-16", _margin(**ANNEALED)),
-        _loss("twins-.3-16", twins, zero_rows=RARE),
-        _loss("untied-.3-16", _margin(**ANNEALED), model={"tied": False}),
+        method
+        for key, margin in ((".3-16", ANNEALED), ("default", DEFAULT))
+        for method in (
+            _loss(f"margin-{key}", _margin(**margin)),
+            _loss(f"twins-{key}", {**_margin(**margin), **protected}, zero_rows=RARE),
+            _loss(f"untied-{key}", _margin(**margin), model={"tied": False}),
+        )
     ]
 
 
