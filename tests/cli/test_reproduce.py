@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from elbowroom.cli import reproduce as module
 from elbowroom.cli import train as training
@@ -144,6 +145,26 @@ def test_parts_without_runs_need_no_texts(home: Path, capsys: Capture) -> None:
     assert "| max_iters | 8000 | 8001 |" in Path("runs/tables/table-hyperparameters.md").read_text()
 
 
+def test_pre_trained_weights_stand_beside_the_print(home: Path) -> None:
+    for name in ("small", "other"):
+        tensors = {"wte.weight": torch.randn(40, 8), "ln_f.weight": torch.ones(8)}
+        save_file(tensors, f"{name}.safetensors")
+    given = (
+        "--weights",
+        "gpt2=small.safetensors",
+        "--weights",
+        f"mine={Path.cwd()}/other.safetensors",
+    )
+    only = ("--only", "table-effective", "--output", "runs", "--quiet", "--threads", "1")
+    assert main(["reproduce", *only, *given]) == 0
+    rows = Path("runs/tables/table-effective.md").read_text(encoding="utf-8").splitlines()
+    ours = next(row for row in rows if row.startswith("| gpt2 |"))
+    assert re.search(r"\| -?\d+\.\d\d \(\d+\.\d\d\) \| 32\.96 \(5\.4\) \|", ours)
+    assert any(row.startswith("| mine | 8 | – |") for row in rows)
+    page = Path("runs/report.html").read_text(encoding="utf-8")
+    assert "--weights gpt2=small.safetensors --weights mine=other.safetensors" in page
+
+
 def test_token_counts_need_the_texts_and_no_runs(home: Path) -> None:
     assert reproduce("--only", "figure-tokens", "--quiet") == 0
     assert not lab.weights(Path("runs"))
@@ -178,6 +199,9 @@ def test_failed_runs_are_named(home: Path, capsys: Capture) -> None:
         ),
         (["--init_seed", "3"], "init_seed: expected what each row has, got 3; leave it out"),
         (["--loss.margin", "3"], "loss: expected what each row has"),
+        (["--weights", "gpt2"], "--weights: expected NAME=FILE, such as gpt2=model.safetensors"),
+        (["--weights", "a=x,y"], "x: no such file"),
+        (["--weights", "a=b", "--only", "table-untied"], "--weights: they are shown in table-eff"),
         (["--ony", "x"], "no option or field --ony; did you mean --only?"),
     ],
 )

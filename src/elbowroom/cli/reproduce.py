@@ -15,6 +15,8 @@ elbowroom reproduce --quick
 elbowroom reproduce --only table-metrics,figure-temperature --seeds 3
 
 elbowroom reproduce --records runs/reproduce/records.jsonl --output runs/again
+
+elbowroom reproduce --only table-effective --weights gpt2=model.safetensors
 """
 
 from __future__ import annotations
@@ -35,6 +37,7 @@ from elbowroom.cli.main import UsageError
 from elbowroom.cli.plans import repeat
 from elbowroom.cli.show import File, Integer, counted, progress, say
 from elbowroom.cli.train import Training, load_corpus
+from elbowroom.cli.weights import Choice, load, named
 from elbowroom.errors import FileError
 from elbowroom.lab.config import RunConfig
 from elbowroom.lab.distributed import is_first, joined
@@ -61,7 +64,8 @@ from elbowroom.study.paper import (
     runs_of,
     study_of,
 )
-from elbowroom.study.paper.effective import effective_margins
+from elbowroom.study.paper.effective import Trained, effective_margins, trained_margin
+from elbowroom.study.paper.layout import EFFECTIVE
 from elbowroom.study.paper.rows import stretches
 from elbowroom.study.paper.tokens import expected_counts, rarest
 from elbowroom.study.paper.translations import letters_of
@@ -90,6 +94,10 @@ class Command(Training):
     """How runs are judged. clean: the last iterate, temperatures fitted on held-out text. The
     paper's own way, a checkpoint chosen by a noisy validation loss and temperatures by the test
     text, is not there yet."""
+    weights: tyro.conf.UseAppendAction[
+        Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME=FILE")]
+    ] = ()
+    """Weights of pre-trained models for table-effective, such as gpt2=model.safetensors."""
     records: File = None
     """Train nothing: make the report from the records of runs, one a line of JSON."""
     dry_run: bool = False
@@ -99,6 +107,9 @@ class Command(Training):
         """Train what is missing and write the report."""
         self.check()
         parts = parts_of(name for word in self.only for name in word.split(",") if name)
+        if self.weights and all(part.name != EFFECTIVE.name for part in parts):
+            raise UsageError(f"--weights: they are shown in {EFFECTIVE.name}; add it to --only")
+        named("--weights", self.weights)  # what is wrong with them shows before the work
         if self.records is not None:
             self._from_records(parts)
             return
@@ -183,9 +194,19 @@ class Command(Training):
         found = Extras()
         if corpus is not None and "figure-tokens" in names:
             found = replace(found, tokens=expected_counts(corpus))
-        if "table-effective" in names:
+        if EFFECTIVE.name in names:
             with progress("effective margins", quiet=self.quiet) as on_draw:
                 found = replace(found, effective=effective_margins(progress=on_draw))
+            found = replace(found, trained=self._trained())
+        return found
+
+    def _trained(self) -> list[Trained]:
+        """Compute the effective margins of the weights that were named."""
+        found = []
+        for name, weights in named("--weights", self.weights).items():
+            with progress(name, quiet=self.quiet) as on_block:
+                weight, norm, _ = load(weights, Choice())
+                found.append(trained_margin(name, weight, norm, progress=on_block))
         return found
 
     def _from_records(self, parts: Sequence[Part]) -> None:
@@ -209,11 +230,19 @@ class Command(Training):
         """Return the command that makes a part again, or all that this makes."""
         only = part or ",".join(self.only)
         words = ["--only", only] if only else []
+        if part in ("", EFFECTIVE.name):
+            words += [word for one in self.weights for word in ("--weights", _brief(one))]
         if self.records is not None:
             return repeat("reproduce", *words, "--records", self.records.name)
         words += ["--quick"] if self.quick else []
         words += ["--seeds", str(self.seeds)] if self.seeds is not None else []
         return repeat("reproduce", *words, "--resume", self.fields)
+
+
+def _brief(word: str) -> str:
+    """Return NAME=FILE with the files' names alone: folders are nobody else's."""
+    name, _, files = word.partition("=")
+    return f"{name}={','.join(Path(file).name for file in files.split(','))}"
 
 
 def _remaining(runs: Sequence[RunConfig], output: Path, tell: Any) -> None:

@@ -13,6 +13,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from elbowroom.cli.main import UsageError
 from elbowroom.errors import FileError
 from elbowroom.margins.norms import FinalNorm, NormKind
 
@@ -94,6 +95,26 @@ def load(weights: Weights, choice: Choice) -> tuple[Tensor, FinalNorm, dict[str,
     weight = weights.read(embedding)
     chosen = {"embedding": embedding, "shape": list(weight.shape), "norm": name}
     return weight, norm, chosen | {"norm_kind": kind, "eps": eps, "norm_offset": offset}
+
+
+def named(option: str, words: Sequence[str]) -> dict[str, Weights]:
+    """Return the weights that NAME=FILE[,FILE...] name, looked at but not read.
+
+    Args:
+        option: as the user typed it, for errors.
+        words: one a model.
+    """
+    found: dict[str, Weights] = {}
+    for word in words:
+        name, sign, files = word.partition("=")
+        if not (name and sign and all(files.split(","))):
+            raise UsageError(
+                f"{option}: expected NAME=FILE, such as gpt2=model.safetensors, got {word!r}"
+            )
+        if name in found:
+            raise UsageError(f"{option}: {name} is there twice; put commas between a model's files")
+        found[name] = Weights([Path(file) for file in files.split(",")])
+    return found
 
 
 def _names(path: Path) -> list[str]:

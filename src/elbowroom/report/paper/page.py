@@ -19,7 +19,7 @@ from elbowroom.report.scatter import HeadMatrix
 from elbowroom.report.shell import Section, page, panels
 from elbowroom.report.tables import Table
 from elbowroom.study.paper import Part, Study, tables_of
-from elbowroom.study.paper.effective import Effective
+from elbowroom.study.paper.effective import Effective, Trained
 from elbowroom.study.paper.layout import (
     COMPONENTS,
     COSINES,
@@ -58,6 +58,8 @@ class Extras:
 
     effective: Sequence[Effective] = ()
     """Effective margins of initialised models."""
+    trained: Sequence[Trained] = ()
+    """Effective margins of weights that the user has."""
     tokens: Counts = field(default_factory=dict)
     """Expected counts of tokens by language."""
     heads: Sequence[HeadMatrix] = ()
@@ -172,7 +174,7 @@ def _figures(drawn: Sequence[Figure], folder: Path) -> Markup:
 def _other(study: Study, part: Part, extras: Extras) -> tuple[Table | None, list[Figure]]:
     """Return the table and the figures of a part that is no table of metrics."""
     if part.name == EFFECTIVE.name:
-        return tables.effective_table(extras.effective), []
+        return tables.effective_table(extras.effective, extras.trained), []
     if part.name == HYPERPARAMETERS.name:
         return tables.hyperparameter_table(study), []
     if part.name == TRANSLATIONS.name:

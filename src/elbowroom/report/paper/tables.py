@@ -11,7 +11,7 @@ from elbowroom.report.paper.cells import cell_markup, cell_text
 from elbowroom.report.tables import Cell, Column, Table
 from elbowroom.study import mean_interval
 from elbowroom.study.paper import DECIMALS, LABELS, SCORES, Part, Study, base_of
-from elbowroom.study.paper.effective import Effective
+from elbowroom.study.paper.effective import Effective, Trained
 from elbowroom.study.paper.printed import HYPERPARAMETERS, TRANSLATION_SLIPS, TRANSLATIONS
 from elbowroom.study.paper.translations import count
 
@@ -119,8 +119,13 @@ def hyperparameter_table(study: Study) -> Table:
     return Table(title="Hyperparameters", columns=columns, rows=rows)
 
 
-def effective_table(found: Sequence[Effective]) -> Table:
-    """Return effective margins of initialised models, and what the paper prints of trained ones."""
+def effective_table(found: Sequence[Effective], trained: Sequence[Trained] = ()) -> Table:
+    """Return effective margins of initialised models, and of trained ones where weights are here.
+
+    Args:
+        found: of the GPT-2 family, with what the paper prints.
+        trained: of weights that the user has; models that the paper does not have come last.
+    """
     columns = [
         Column(label="model", text=True),
         Column(label="d_model"),
@@ -130,16 +135,34 @@ def effective_table(found: Sequence[Effective]) -> Table:
         Column(label="alpha, initialised", decimals=4),
         Column(label="spread over tokens", decimals=5),
         Column(label="paper"),
-        Column(label="paper: margin, pre-trained"),
-        Column(label="paper: alpha, pre-trained"),
+        Column(label="margin, pre-trained"),
+        Column(label="paper"),
+        Column(label="alpha, pre-trained"),
+        Column(label="paper"),
     ]
+    ours = {one.model: one for one in trained}
     rows: list[list[Cell]] = []
     for one in found:
         margin, alpha = ("in" if inside else "out" for inside in one.inside)
         row: list[Cell] = [one.model, one.width, one.margin, one.margin_std]
         row += [f"{one.margin_printed.text} {margin}", one.alpha, one.alpha_std]
-        rows.append([*row, f"{one.alpha_printed.text} {alpha}", *one.trained])
+        row.append(f"{one.alpha_printed.text} {alpha}")
+        rows.append([*row, *_trained(ours.pop(one.model, None), one.trained)])
+    for other in ours.values():
+        absent: list[Cell] = [ABSENT] * 6
+        rows.append([other.model, other.width, *absent, *_trained(other, (ABSENT, ABSENT))])
     return Table(title="Effective margins of the GPT-2 family", columns=columns, rows=rows)
+
+
+def _trained(one: Trained | None, printed: tuple[str, str]) -> list[Cell]:
+    """Return margin and alpha with their spread over tokens, each beside the printed one."""
+    ours = (ABSENT, ABSENT)
+    if one is not None:
+        ours = (
+            f"{one.margin:.2f} ({one.margin_std:.2f})",
+            f"{one.alpha:.3f} ({one.alpha_std:.1e})",
+        )
+    return [ours[0], printed[0], ours[1], printed[1]]
 
 
 def translation_table(study: Study, methods: Sequence[str]) -> Table | None:

@@ -1,4 +1,4 @@
-"""Effective margins of initialised GPT-2 models: drawn and computed, for several draws."""
+"""Effective margins: of initialised GPT-2 models, drawn here, and of weights that a user has."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
 from elbowroom import checks, margins
 from elbowroom.study.paper.printed import EFFECTIVE, Printed
 from elbowroom.study.statistics import Interval, mean_interval, prediction_interval
 
 VOCAB, STD, SAMPLE, DRAWS = 50257, 0.02, 256, 3
+TRAINED_SAMPLE = 4096  # tokens: those of trained models differ much more
 NORM = margins.FinalNorm("layer", eps=1e-5)
 
 
@@ -47,6 +50,53 @@ class Effective:
         """Whether the printed margin and alpha round to where one more draw would lie."""
         margin, alpha = self.margin_new, self.alpha_new
         return _agree(margin, self.margin_printed), _agree(alpha, self.alpha_printed)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trained:
+    """The effective margin and alpha of weights that somebody trained."""
+
+    model: str
+    """Its name; one of the GPT-2 family stands beside what the paper prints."""
+    width: int
+    """d_model."""
+    margin: float
+    """Mean over the tokens looked at."""
+    margin_std: float
+    """Over these tokens."""
+    alpha: float
+    """Likewise."""
+    alpha_std: float
+    """Likewise."""
+
+
+def trained_margin(
+    model: str,
+    weight: Float[Tensor, "V D"],
+    norm: margins.FinalNorm,
+    *,
+    sample: int = TRAINED_SAMPLE,
+    progress: Callable[[int, int], None] | None = None,
+) -> Trained:
+    """Return the effective margin of a model's weights.
+
+    Args:
+        model: its name.
+        weight: ``[V, D]``, its output embedding.
+        norm: its final norm.
+        sample: how many tokens the margin is averaged over; all if there are fewer.
+        progress: called with tokens done and tokens in all.
+    """
+    few = min(sample, weight.shape[0])
+    found = margins.effective(weight, norm, sample=few, on_block=progress)
+    return Trained(
+        model=model,
+        width=weight.shape[1],
+        margin=found.margin,
+        margin_std=found.margin_std,
+        alpha=found.alpha,
+        alpha_std=found.alpha_std,
+    )
 
 
 def effective_margins(

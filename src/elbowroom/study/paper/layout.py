@@ -163,7 +163,8 @@ EFFECTIVE = Part(
     name="table-effective",
     title="Effective margins of the GPT-2 family",
     note="Initialised models are drawn and computed here, over a sample of tokens. Pre-trained "
-    "ones need their weights: elbowroom margin effective model.safetensors.",
+    "ones need their weights: --weights gpt2=model.safetensors, or another NAME=FILE. In brackets "
+    "the spread over tokens.",
 )
 HYPERPARAMETERS = Part(
     name="table-hyperparameters",
