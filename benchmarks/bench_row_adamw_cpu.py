@@ -25,7 +25,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from elbowroom.optim import RowAdamW
+from elbowroom.optim import RowAdamW, native
 
 ROOT = Path(__file__).resolve().parents[1]
 TARGETS = {"all touched": 1.15, "share touched, marked": 0.25, "share touched, searched": 1.0}
@@ -65,30 +65,6 @@ class Case:
         state["step"].fill_(2000.0)
 
 
-class Floor(Case):
-    """Takes the marked rows of four matrices out and puts three of them back; computes nothing.
-
-    What any step by PyTorch's operations on rows that lie apart has to do.
-    """
-
-    def __init__(self, start: Tensor, grads: list[Tensor], marks: list[Tensor]) -> None:
-        super().__init__(start, grads, lambda w: torch.optim.SGD([w]), marks)
-        self.state = [start.clone() for _ in range(3)]
-
-    def step(self, turn: int) -> float:
-        """Move rows about and return the seconds."""
-        turn %= len(self.grads)
-        began = time.perf_counter()
-        at = self.marks[turn].nonzero().squeeze(1)
-        for part in at.split(2**18 // self.weight.shape[1]):
-            self.grads[turn].index_select(0, part)
-            rows = [x.index_select(0, part) for x in self.state]
-            for x, row in zip(self.state, rows, strict=True):
-                wide = x.view(torch.complex128), row.view(torch.complex128)
-                wide[0].index_copy_(0, part, wide[1])
-        return time.perf_counter() - began
-
-
 def build(args: argparse.Namespace) -> dict[str, Case]:
     generator = torch.Generator().manual_seed(args.seed)
     shape = (args.rows, args.width)
@@ -109,6 +85,9 @@ def build(args: argparse.Namespace) -> dict[str, Case]:
     def ours_catching_up(weight: nn.Parameter) -> RowAdamW:
         return RowAdamW([weight], rows=[weight], catch_up=True)
 
+    def ours_by_operations(weight: nn.Parameter) -> RowAdamW:  # as where there is no compiler
+        return RowAdamW([weight], rows=[weight], fused=False)
+
     cases = {
         "torch AdamW, for-loop": Case(start, full, lambda w: adamw([w], foreach=False)),
         "torch AdamW, foreach": Case(start, full, lambda w: adamw([w], foreach=True)),
@@ -118,7 +97,7 @@ def build(args: argparse.Namespace) -> dict[str, Case]:
         "share touched, marked": Case(start, sparse, ours, marks),
         "share touched, searched": Case(start, sparse, ours),
         "share touched, marked, catch_up": Case(start, sparse, ours_catching_up, marks),
-        "those rows taken out and put back": Floor(start, sparse, marks),
+        "share touched, marked, operations": Case(start, sparse, ours_by_operations, marks),
     }
     for name, case in cases.items():
         if "differ" in name or "share" in name:
@@ -170,6 +149,7 @@ def environment() -> dict[str, object]:
         "threads": torch.get_num_threads(),
         "load_average": os.getloadavg(),
         "torch": torch.__version__,
+        "compiled_loop": native.library() is not None,
         "python": platform.python_version(),
         "system": platform.platform(),
         "commit": git("rev-parse", "HEAD"),

@@ -61,9 +61,9 @@ class RowAdamW(SelectiveAdamW):
             which has no closed form; with ``betas[0] = 0`` there is none, and the row is then where
             AdamW has it. See `settle`.
         maximize, foreach, fused, capturable: as in PyTorch. For ``rows``, ``fused=False`` keeps
-            out torch's fused CPU kernel, which serves where all rows are touched and share their
-            numbers, and on CUDA this package's own, which needs Triton. With ``capturable`` all
-            state is on the device and any step may be captured.
+            out loops that do all in one pass: on a CPU torch's fused kernel and this package's own,
+            which needs a C compiler, and on CUDA this package's, which needs Triton. With
+            ``capturable`` all state is on the device and any step may be captured.
 
     Differs from PyTorch: with every row touched it equals AdamW to rounding. There is no
     ``amsgrad`` and no ``differentiable``. Moments of parameters in float16 and bfloat16 are kept

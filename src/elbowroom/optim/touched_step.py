@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from elbowroom.losses.problem import compute_dtype
+from elbowroom.optim import native
 from elbowroom.optim.gather import GATHERED, Scratch, Shelf
 from elbowroom.optim.numbers import Number
 from elbowroom.optim.one_count import move_fused, shared_count, whole_count
@@ -25,6 +26,9 @@ STRETCH = 2**20  # elements of an operand in a block that is updated where it li
 
 def step_touched(rows: Rows, rule: Rule, scratch: Scratch) -> None:
     """Move the rows that were touched; on a CPU."""
+    if native.takes(rows, rule):
+        native.step_rows(rows, rule)
+        return
     found = _find(rows)
     count = whole_count(rows, rule) if found is None else None
     if count is not None:
