@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -24,16 +24,16 @@ from elbowroom.lab.config import RunConfig
 from elbowroom.lab.data import shares_of
 from elbowroom.lab.distributed import average
 from elbowroom.lab.gradients import GradientRecorder
+from elbowroom.lab.logs import Log, look
 from elbowroom.lab.model import GPT
 from elbowroom.lab.objective import Facts, Objective, key, rows_mask
+from elbowroom.lab.optimizers import optimizer_of, schedule_of
 from elbowroom.lab.precision import matmul_precision
-from elbowroom.lab.schedule import Schedule
 from elbowroom.lab.tokens import Corpus
 from elbowroom.optim import RowAdamW
 from elbowroom.rivals import CoupledAdamW
 
 WARM_UP = 3  # steps before a graph is captured
-PER_RUN = ("lr", "min_lr")  # of the optimizer: numbers that may differ within a population
 
 
 def population_key(run: RunConfig) -> str:
@@ -41,28 +41,6 @@ def population_key(run: RunConfig) -> str:
     data = replace(run.data, sampling="natural", shares=(), tau=1.0, epochs=1.0)
     optimizer = replace(run.optimizer, lr=0.0, min_lr=0.0)
     return repr((data, run.model, optimizer, run.training, run.evaluation))
-
-
-@dataclass(frozen=True)
-class Log:
-    """What a population reports of a step, one number a run.
-
-    Attributes:
-        loss: mean objective since the last report.
-        grad_norm: of the last step, before clipping.
-        lr: of the coming step.
-        nll: ``[R, L]``, of the coming batch under the full softmax, by language; NaN where the
-            batch has none of it.
-        kept: share of the entries that the coming batch keeps.
-        alive: whether the run goes on.
-    """
-
-    loss: list[float]
-    grad_norm: list[float]
-    lr: list[float]
-    nll: list[list[float]]
-    kept: list[float]
-    alive: list[bool]
 
 
 class Population:
@@ -113,7 +91,7 @@ class Population:
             rank=rank,
             world=world,
         )
-        self.schedule = self._schedule()
+        self.schedule = schedule_of(self.runs, device)
         self.optimizer = self._optimizer()
         self.done = 0
         count = len(self.runs)
@@ -175,44 +153,13 @@ class Population:
         head, embedding = self.model.head, self.model.embedding
         return [embedding] if head is embedding else [embedding, head]
 
-    def _schedule(self) -> Schedule:
-        config = self.runs[0].optimizer
-        rates: dict[str, Any] = {}
-        for name in PER_RUN:
-            values = [getattr(run.optimizer, name) for run in self.runs]
-            one = len(set(values)) == 1
-            rates[name] = values[0] if one else torch.tensor(values, device=self.device)
-        if config.schedule == "constant":
-            rates["min_lr"] = 0.0
-        return Schedule(
-            kind=config.schedule,
-            warmup=min(config.warmup, self.training.steps),
-            steps=self.training.steps,
-            decay=config.decay,
-            **rates,
-        )
-
     def _parameter_groups(self, weight_decay: float) -> list[dict[str, Any]]:
         return self.model.parameter_groups(weight_decay)
 
     def _optimizer(self) -> RowAdamW | CoupledAdamW:
-        config, device = self.runs[0].optimizer, self.device
-        groups = self._parameter_groups(config.weight_decay)
-        options: dict[str, Any] = {
-            "lr": config.lr,
-            "betas": config.betas,
-            "eps": config.eps,
-            "fused": True,
-            "capturable": device.type == "cuda",
-        }
-        rows = self._token_matrices()
-        optimizer: RowAdamW | CoupledAdamW
-        if config.name == "coupled_adamw":
-            optimizer = CoupledAdamW(groups, coupled=rows, **options)
-        else:
-            named = rows if config.name == "row_adamw" else ()
-            optimizer = RowAdamW(groups, rows=named, catch_up=config.catch_up, **options)
-        return optimizer
+        config = self.runs[0].optimizer
+        groups = self._parameter_groups(config.weight_decay)  # may cut the matrices: it comes first
+        return optimizer_of(config, groups, self._token_matrices(), self.device)
 
     # What a step does
 
@@ -365,39 +312,9 @@ class Population:
 
     # What is known of it
 
-    @torch.no_grad()
     def log(self) -> Log:
-        """Return what to report after these steps; draws the coming batch and looks at it."""
-        batch = self.batches.draw(self.step)
-        with self.precision():
-            hidden = self.model(batch.ids).flatten(1, 2)
-        model, target = self.model, batch.target.flatten(1)
-        context = self.batches.windows.context
-        language = batch.language.repeat_interleave(context, 1)
-        nll, kept = [], []
-        for at, objective in self.groups:
-            bias = None if model.bias is None else model.bias[at]
-            logp, share = objective.kept(
-                hidden[at].to(model.head.dtype), model.head[at], target[at], bias, self.progress()
-            )
-            nll.append(-logp)
-            kept.append(share)
-        own = [language == i for i in range(len(self.corpus.languages))]
-        sums = torch.stack([(torch.cat(nll) * mask).sum(-1) for mask in own], -1)
-        seen = torch.stack([mask.sum(-1) for mask in own], -1).to(sums.dtype)
-        shares = torch.cat(kept)
-        if self.world > 1:
-            average([sums, seen, shares])
-        rate = self.schedule.at(min(self.done, self.training.steps))
-        count = len(self.runs)
-        found = Log(
-            loss=(self.loss_sum / max(1, self._since)).tolist(),
-            grad_norm=self.grad_norm.tolist(),
-            lr=rate.tolist() if isinstance(rate, Tensor) else [rate] * count,
-            nll=(sums / seen).tolist(),
-            kept=shares.tolist(),
-            alive=self.alive.tolist(),
-        )
+        """Return what to report after these steps, and begin the next report's sums."""
+        found = look(self)
         self.loss_sum.zero_()
         self._since = 0
         return found
