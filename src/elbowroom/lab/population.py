@@ -19,11 +19,12 @@ from torch import Tensor
 from elbowroom import init
 from elbowroom.counts import TokenCounts
 from elbowroom.errors import ArgumentValueError
-from elbowroom.lab.batches import Batches
+from elbowroom.lab.batches import Batches, Split
 from elbowroom.lab.config import RunConfig
 from elbowroom.lab.data import shares_of
 from elbowroom.lab.distributed import average
 from elbowroom.lab.gradients import GradientRecorder
+from elbowroom.lab.keeping import Best
 from elbowroom.lab.logs import Log, look
 from elbowroom.lab.model import GPT
 from elbowroom.lab.objective import Facts, Objective, key, rows_mask
@@ -39,8 +40,9 @@ WARM_UP = 3  # steps before a graph is captured
 def population_key(run: RunConfig) -> str:
     """Return what runs of one population share; all else may differ from run to run."""
     data = replace(run.data, sampling="natural", shares=(), tau=1.0, epochs=1.0)
+    training = replace(run.training, keep=replace(run.training.keep, by="cross_entropy"))
     optimizer = replace(run.optimizer, lr=0.0, min_lr=0.0)
-    return repr((data, run.model, optimizer, run.training, run.evaluation))
+    return repr((data, run.model, optimizer, training, run.evaluation))
 
 
 class Population:
@@ -81,16 +83,7 @@ class Population:
             (at, Objective(self.runs[at], facts.of(at), corpus.vocab_size, device))
             for at in _groups([key(run) for run in self.runs])
         ]
-        self.batches = Batches(
-            corpus,
-            self.shares,
-            [run.data_seed for run in self.runs],
-            batch=self.training.batch,
-            context=first.model.context,
-            device=device,
-            rank=rank,
-            world=world,
-        )
+        self.batches = self._batches("train", rank)
         self.schedule = schedule_of(self.runs, device)
         self.optimizer = self._optimizer()
         self.done = 0
@@ -102,6 +95,10 @@ class Population:
         self.grad_norm = torch.zeros(count, device=device)
         self._since = 0  # steps that loss_sum covers
         self.gradients = GradientRecorder() if self.training.gradients_every else None
+        self.best = None
+        if self.training.keep.which == "best":
+            draws = self._batches("validation", rank)
+            self.best = Best(self.training.keep, draws, self.weights())
         self._graph: torch.cuda.CUDAGraph | None = None
         if self._compiles():
             self._compile()
@@ -121,6 +118,20 @@ class Population:
 
     def _place(self, model: GPT) -> GPT:
         return model.to(self.device)
+
+    def _batches(self, split: Split, rank: int) -> Batches:
+        """Return the batches of a split of the texts, of each this process's part."""
+        return Batches(
+            self.corpus,
+            self.shares,
+            [run.data_seed for run in self.runs],
+            batch=self.training.batch,
+            context=self.runs[0].model.context,
+            device=self.device,
+            rank=rank,
+            world=self.world,
+            split=split,
+        )
 
     def _facts(self) -> Facts:
         """Return how often each run's sampling shows each token in all of training."""
@@ -177,6 +188,8 @@ class Population:
                     self._step()
                 self.done += 1
                 self._since += 1
+                if self.best and self.done % self.training.keep.every == 0:
+                    self.best.look(self)
 
     def _can_capture(self) -> bool:
         alone = self.world == 1  # what goes between processes stays out of graphs
@@ -321,6 +334,18 @@ class Population:
 
     # What is kept to go on later
 
+    def weights(self) -> dict[str, Tensor]:
+        """Return what this process holds of the parameters, ``[R, ...]``, by name."""
+        return dict(self.model.named_parameters())
+
+    def _whole(self, name: str, part: Tensor) -> Tensor:
+        """Return all of what is shaped as a parameter, from what this process holds of it."""
+        return part
+
+    def _part(self, name: str, whole: Tensor) -> Tensor:
+        """Return what this process holds, from all of what is shaped as a parameter."""
+        return whole
+
     def model_state(self, r: int) -> dict[str, Tensor]:
         """Return the weights of one run."""
         return self.model.run_state(r)
@@ -337,6 +362,8 @@ class Population:
             if at.start <= r < at.stop:
                 state |= objective.run_state(r - at.start)
         state |= self.gradient_state(r)
+        if self.best is not None:
+            state |= self.best.run_state(r, self._whole)
         state["loss_sum"], state["died_at"] = self.loss_sum[r], self.died_at[r]
         return {name: x.detach().cpu() for name, x in state.items()}
 
@@ -370,6 +397,8 @@ class Population:
             objective.load_run_states(states[at])
         if self.gradients is not None:
             self.gradients.load_run_states(states, self.device)
+        if self.best is not None:
+            self.best.load_run_states(states, self._part)
         self.loss_sum.copy_(torch.stack([state["loss_sum"] for state in states]))
         self.died_at.copy_(torch.stack([state["died_at"] for state in states]))
         self.alive.copy_(self.died_at < 0)
@@ -387,17 +416,28 @@ class Population:
                 self.optimizer.state[param][what] = value.to(on)
 
     def settle(self) -> None:
-        """Let rows that wait catch up, where the optimizer has such: training is over."""
+        """Training is over: let rows that wait catch up, and go back to what is kept."""
         if isinstance(self.optimizer, RowAdamW):
             self.optimizer.settle()
+        if self.best is not None:
+            self.best.restore(self.weights())
 
-    def end_at(self, done: int, died_at: Sequence[int]) -> None:
-        """Be as after training; the weights are loaded by themselves.
+    def chosen(self) -> list[tuple[int, float | None]]:
+        """Return the step of each run's kept weights and their loss; -1 and None for the last."""
+        return [(-1, None)] * len(self.runs) if self.best is None else self.best.chosen()
+
+    def end_at(
+        self, done: int, died_at: Sequence[int], chosen: Sequence[tuple[int, float | None]]
+    ) -> None:
+        """Be as after training; the weights are loaded before.
 
         Args:
             done: steps that were made.
             died_at: the step at which each run stopped, or -1.
+            chosen: which weights were kept, as `chosen` gave it.
         """
+        if self.best is not None:
+            self.best.end_at(self.weights(), chosen)
         self.died_at.copy_(torch.tensor(died_at))
         self.alive.copy_(self.died_at < 0)
         self.step.fill_(done)

@@ -37,6 +37,9 @@ def record_of(population: Population, r: int, end: End, processes: int) -> dict[
     }
     if died >= 0:
         record["reason"] = f"the loss or its gradient was not finite at step {died}"
+    if run.training.keep.which == "best":
+        made = end.best_step if end.best_step >= 0 else record["steps"]
+        record["chosen"] = {"step": made, "loss": end.best_loss}
     if end.kept:
         record["kept"] = sum(end.kept) / len(end.kept)
     if end.seconds > 0:

@@ -245,7 +245,7 @@ class Job:
         self.judge = Judge(
             corpus,
             self.population.model,
-            [run.loss.logit_scale for run in self.runs],
+            [run.loss.final_scale for run in self.runs],
             self.runs[0].evaluation,
             self._bins(),
         )
@@ -295,7 +295,8 @@ class Job:
         """Continue where only the evaluation was cut off."""
         for r, state in enumerate(states):
             self.population.load_model_state(r, state)
-        self.population.end_at(ends[0].done, [end.died_at for end in ends])
+        chosen = [(end.best_step, end.best_loss) for end in ends]
+        self.population.end_at(ends[0].done, [end.died_at for end in ends], chosen)
         self._seconds = ends[0].seconds
         self._kept = [end.kept for end in ends]
 
@@ -410,7 +411,8 @@ class Job:
             folder.settle_metrics()
             folder.save_end(ends[r])
             folder.save_gradients(population.gradient_state(r))
-            folder.save_model(population.model_state(r), population.done)
+            made = ends[r].best_step if ends[r].best_step >= 0 else population.done
+            folder.save_model(population.model_state(r), made)
         self._tell("judge")
         judged = self.judge.full()
         for r, folder in enumerate(self.folders):
@@ -423,8 +425,8 @@ class Job:
     def _ends(self) -> list[End]:
         """Return how the training of each run ended."""
         seconds, done = self._elapsed(), self.population.done
-        died = self.population.died_at.tolist()
-        return [End(done, died[r], kept, seconds) for r, kept in enumerate(self._kept)]
+        died, chosen = self.population.died_at.tolist(), self.population.chosen()
+        return [End(done, died[r], kept, seconds, *chosen[r]) for r, kept in enumerate(self._kept)]
 
     def _tell(self, kind: str, **more: Any) -> None:
         if self.observer is None:
