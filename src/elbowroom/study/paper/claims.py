@@ -8,7 +8,7 @@ from elbowroom.study.paper.results import Study
 from elbowroom.study.verdict import Verdict, verdicts
 
 LANGUAGES = ("hr", "lr")
-SCORE, SCORE_NAME = "fitted_ppl", "perplexity at a fitted temperature"
+SCORE = "fitted_ppl"  # at the temperature that the protocol fits
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,4 +62,4 @@ def judge(study: Study) -> dict[tuple[Claim, str], Verdict]:
             if shared:
                 values = [ours[s] for s in shared], [theirs[s] for s in shared]
                 pairs[claim, language] = values
-    return verdicts(pairs, score=SCORE_NAME)
+    return verdicts(pairs, score=study.protocol.score_name)
