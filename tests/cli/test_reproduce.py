@@ -128,7 +128,7 @@ def test_both_protocols_live_in_one_folder(home: Path, capsys: Capture) -> None:
     both = Path("runs/clean/tables/table-protocols.md").read_text(encoding="utf-8")
     assert both.count("| Detached under threshold, margin") == 4
     assert reproduce(*only, *often, "--resume") == 0
-    assert Path("runs/tables/table-protocols.md").exists()
+    assert Path("runs/tables/table-protocols.md").read_text(encoding="utf-8") == both
     joined = [Path("runs", *p, "records.jsonl").read_text() for p in ((), ("clean",))]
     Path("both.jsonl").write_text("".join(joined), encoding="utf-8")
     given = ("--records", "both.jsonl", "--output", "again")

@@ -23,8 +23,8 @@ def test_rows_that_both_have_with_print() -> None:
     assert table is not None
     assert [column.label for column in table.columns[2:5]] == [
         "PPL: print",
-        "PPL: paper",
-        "PPL: clean",
+        "PPL: ours, paper",
+        "PPL: ours, clean",
     ]
     found = {tuple(row[:2]): row[2:5] for row in table.rows}
     assert list(found) == [
@@ -38,6 +38,9 @@ def test_rows_that_both_have_with_print() -> None:
         mean_interval(list(s.values("margin-1", "lr", "ppl").values())) for s in (paper, clean)
     ]
     assert found["Margin 1", "lr"] == ["17.30", *means]
+    other = beside_table(clean, paper, parts_of())
+    assert other is not None
+    assert other.csv() == table.csv()
     assert beside_table(paper, None, parts_of()) is None
     assert beside_table(paper, study("clean", ("margin-2",)), parts_of()) is None
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from elbowroom.report.numbers import ABSENT
 from elbowroom.report.tables import Cell, Column, Table
 from elbowroom.study import mean_interval
-from elbowroom.study.paper import LABELS, Part, Row, Study, tables_of
+from elbowroom.study.paper import LABELS, PROTOCOLS, Part, Row, Study, tables_of
 
 COMPARED = ("ppl", "fitted_ppl", "accuracy")
 DECIMALS = (2, 2, 4)
@@ -21,12 +21,14 @@ def beside_table(study: Study, beside: Study | None, parts: Sequence[Part]) -> T
         beside: our runs by another protocol.
         parts: whose rows; of all tables, if none of them has any.
     """
+    order = list(PROTOCOLS)
     both = [] if beside is None else [study, beside]
+    both.sort(key=lambda each: order.index(each.protocol.name))  # the same table in both reports
     columns = [Column(label="model", text=True), Column(label="language", text=True)]
     for score, decimals in zip(COMPARED, DECIMALS, strict=True):
         columns.append(Column(label=f"{LABELS[score]}: print"))
         columns += [
-            Column(label=f"{LABELS[score]}: {each.protocol.name}", decimals=decimals)
+            Column(label=f"{LABELS[score]}: ours, {each.protocol.name}", decimals=decimals)
             for each in both
         ]
     rows = [
