@@ -25,6 +25,7 @@ from tests.study.paper.made_up import records
 
 Capture = pytest.CaptureFixture[str]
 SOURCE = ("--data.source", "texts/en.txt?pair=same", "--optimizer.warmup", "2")
+NEED_MODELS = ("tokens", "cosine", "components")  # figures of what is not in records
 TINY = (*SOURCE, *lab.SMALL, *lab.SHORT, *lab.FEW, "--threads", "1", "--training.steps", "6")
 
 
@@ -41,6 +42,13 @@ def small_effective(monkeypatch: pytest.MonkeyPatch) -> None:
 def reproduce(*arguments: str) -> int:
     """Reproduce with small models in ``runs/`` and return the exit code."""
     return main(["reproduce", *TINY, "--output", "runs", *arguments])
+
+
+def same_files(found: Path, again: Path, without: tuple[str, ...]) -> None:
+    """Compare what two reports have written, but for names that begin with certain words."""
+    names = {x.name for x in found.iterdir() if not x.name.startswith(without or ("?",))}
+    assert names == {path.name for path in again.iterdir()}
+    assert [n for n in names if (found / n).read_bytes() != (again / n).read_bytes()] == []
 
 
 def letters() -> None:
@@ -68,6 +76,9 @@ def test_every_part_in_a_quick_run(home: Path, capsys: Capture) -> None:
     assert "Nothing to show" not in page
     translations = Path("runs/tables/table-translations.md").read_text(encoding="utf-8")
     assert translations.count("| ours |") == 4
+    assert main(["reproduce", "--records", "runs/records.jsonl", "--output", "again"]) == 0
+    same_files(Path("runs/tables"), Path("again/tables"), ())
+    same_files(Path("runs/figures"), Path("again/figures"), NEED_MODELS)
 
 
 def test_runs_are_reused_and_records_make_the_same_tables(home: Path, capsys: Capture) -> None:
@@ -89,6 +100,43 @@ def test_runs_are_reused_and_records_make_the_same_tables(home: Path, capsys: Ca
     assert not Path("again/records.jsonl").exists()
     page = Path("again/report.html").read_text(encoding="utf-8")
     assert "--records records.jsonl" in page
+
+
+def test_both_protocols_live_in_one_folder(home: Path, capsys: Capture) -> None:
+    """Each has runs and a report of its own, and the later one shows both."""
+    tiny = [word.replace("pair=same", "pair=disjoint&part=0.3") for word in TINY]
+    clean = ["reproduce", *tiny, "--output", "runs", "--protocol", "clean", "--quiet"]
+    only = ("--only", "table-detached,table-protocols,table-hyperparameters", "--seeds", "2")
+    often = ("--training.steps", "61", "--quick", "--quiet")
+    assert reproduce(*only, *often) == 0
+    paper = lab.weights(Path("runs"))
+    page = Path("runs/report.html").read_text(encoding="utf-8")
+    assert "Protocol: paper." in page
+    assert "Not here: finished runs by both protocols" in page
+    chosen = [lab.record(Path("runs", name))["chosen"] for name in paper]
+    assert {one["step"] for one in chosen} == {60}
+    table = Path("runs/tables/table-hyperparameters.md").read_text(encoding="utf-8")
+    assert "| eval_iters | 20 | 10 | differs |" in table
+    assert main([*clean, *only, *often]) == 0
+    assert "The clean protocol: each language reads a text of its own" in capsys.readouterr().out
+    assert lab.weights(Path("runs")) == paper
+    assert lab.weights(Path("runs/clean")).keys() == paper.keys()
+    assert "chosen" not in lab.record(Path("runs/clean/detached-1-i0-d0"))
+    table = Path("runs/clean/tables/table-hyperparameters.md").read_text(encoding="utf-8")
+    assert "| eval_iters | 20 | – | the last iterate is judged |" in table
+    page = Path("runs/clean/report.html").read_text(encoding="utf-8")
+    assert "--quick --protocol clean --seeds 2 --resume" in page
+    both = Path("runs/clean/tables/table-protocols.md").read_text(encoding="utf-8")
+    assert both.count("| Detached under threshold, margin") == 4
+    assert reproduce(*only, *often, "--resume") == 0
+    assert Path("runs/tables/table-protocols.md").read_text(encoding="utf-8") == both
+    joined = [Path("runs", *p, "records.jsonl").read_text() for p in ((), ("clean",))]
+    Path("both.jsonl").write_text("".join(joined), encoding="utf-8")
+    given = ("--records", "both.jsonl", "--output", "again")
+    assert main(["reproduce", "--only", "table-detached,table-protocols", *given]) == 0
+    for name in ("table-protocols", "table-detached"):
+        again = Path(f"again/tables/{name}.csv").read_bytes()
+        assert again == Path(f"runs/tables/{name}.csv").read_bytes()
 
 
 def test_a_dry_run_says_what_remains_and_trains_nothing(home: Path, capsys: Capture) -> None:
@@ -186,7 +234,9 @@ def test_failed_runs_are_named(home: Path, capsys: Capture) -> None:
     [
         (["--only", "table-3"], "--only: expected 'table-metrics' or "),
         (["--seeds", "0"], "--seeds: expected an integer, at least 1, got 0"),
-        (["--protocol", "paper"], "--protocol"),
+        (["--protocol", "last"], "--protocol"),
+        (["--records", "other.jsonl", "--protocol", "clean"], "--protocol and --records do not go"),
+        (["--training.keep", "last"], "training.keep: expected what each row has"),
         (["--records", "texts/en.txt"], "texts/en.txt: expected a record in JSON on each line"),
         (["--records", "absent"], "absent: No such file"),
         (["--records", "other.jsonl"], "other.jsonl: no runs of the paper's methods in it"),

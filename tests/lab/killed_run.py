@@ -25,7 +25,8 @@ from tests.lab.killed import Killer, Proxy
 from tests.lab.observed import differences
 from tests.lab.toy import fit, run
 
-TRAINING = {"steps": 6, "log_every": 2, "eval_every": 3, "checkpoint_every": 2}
+KEEP = {"which": "best", "every": 1, "batches": 1}
+TRAINING = {"steps": 6, "log_every": 2, "eval_every": 3, "checkpoint_every": 2, "keep": KEEP}
 RUNS = [
     run(name="a", training=TRAINING),
     run(name="b", training=TRAINING, loss={"name": "ldam", "count_steps": 3}),

@@ -236,7 +236,8 @@ def test_other_fields_in_the_state(folder):
     fix = "remove this file and go on with --resume"
     for content in ({}, asdict(END) | {"more": 1}, {"done": 20}):
         damaged(folder.state / "end.json", json.dumps(content))
-        said = f"end.json: expected a JSON object with died_at, done, kept, seconds; {fix}"
+        names = "best_loss, best_step, died_at, done, kept, seconds"
+        said = f"end.json: expected a JSON object with {names}; {fix}"
         with pytest.raises(FileError, match=said):
             _ = folder.end
     damaged(folder.state / "company.json", '{"runs": ["a"]}')

@@ -469,7 +469,7 @@ def test_states_of_runs_are_all_there_is(optimizer):
 
 def test_training_that_is_over():
     trained = population([run(name="a"), run(name="b")])
-    trained.end_at(20, [-1, 7])
+    trained.end_at(20, [-1, 7], trained.chosen())
     assert (trained.done, trained.since, int(trained.step)) == (20, 0, 20)
     assert trained.alive.tolist() == [True, False]
     assert trained.died_at.tolist() == [-1, 7]

@@ -26,6 +26,7 @@ pytestmark = pytest.mark.usefixtures("unchecked")  # bits are compared; shapes a
 ROOT = Path(__file__).parents[2]
 FEW = {"steps": 12, "log_every": 3, "eval_every": 6, "checkpoint_every": 3}
 WILD = {"name": "wild", "optimizer": {"lr": 1e30}}
+BEST = {"which": "best", "every": 2, "batches": 2}
 COUNTS = {"name": "counts", "loss": {"name": "agg", "count_steps": 3}}
 CASES = {
     "adamw": [{}],
@@ -42,6 +43,11 @@ CASES = {
             "optimizer": {"name": "coupled_adamw", "center": True},
             "loss": {"margin": {"start": 0.2, "end_top_p": 0.99}},
         }
+    ],
+    "best": [
+        {"training": {"keep": BEST}},
+        {**WILD, "training": {"keep": BEST}},
+        {"name": "own", "training": {"keep": {**BEST, "by": "objective"}}, "loss": {"margin": 0.3}},
     ],
     "one population": [COUNTS, WILD, {"name": "unequal", "data": {"shares": [0.5, 0.5]}}],
     "populations": [COUNTS, {"name": "narrow", "model": {"width": 8}}, {"name": "whole"}],

@@ -24,7 +24,7 @@ from tests.lab.toy import fit, lines, run, text, weights
 
 SMALL = {"steps": 8, "log_every": 2, "eval_every": 4, "checkpoint_every": 3}
 RICH = {  # a state with all that there is
-    "training": SMALL,
+    "training": SMALL | {"keep": {"which": "best", "every": 2, "batches": 2}},
     "loss": {"name": "agg", "count_steps": 3},
     "optimizer": {"name": "row_adamw", "catch_up": True, "clip": 0.1},
     "model": {"tied": False},

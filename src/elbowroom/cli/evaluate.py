@@ -109,7 +109,7 @@ def judged(
     """
     same_texts(folder, config, corpus)
     model = load_model(folder, config, corpus).to(device)
-    judge = Judge(corpus, model, [config.loss.logit_scale], replace(settings, bins=0))
+    judge = Judge(corpus, model, [config.loss.final_scale], replace(settings, bins=0))
     with progress(folder.path.name) as on_block:
         return judge.full(on_block)[0]
 

@@ -14,6 +14,8 @@ elbowroom reproduce --quick
 
 elbowroom reproduce --only table-metrics,figure-temperature --seeds 3
 
+elbowroom reproduce --protocol clean
+
 elbowroom reproduce --records runs/reproduce/records.jsonl --output runs/again
 
 elbowroom reproduce --only table-effective --weights gpt2=model.safetensors
@@ -26,7 +28,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeAlias
 
 import torch
 import tyro
@@ -62,6 +64,7 @@ from elbowroom.study.paper import (
     methods_of,
     parts_of,
     runs_of,
+    studies_of,
     study_of,
 )
 from elbowroom.study.paper.effective import Trained, effective_margins, trained_margin
@@ -72,6 +75,10 @@ from elbowroom.study.paper.translations import letters_of
 
 HEADS = {"figure-cosines", "figure-components"}  # need what records do not hold
 LOOKED_INTO = {"table-translations", "figure-cosines", "figure-tail", "figure-gradients"}
+# paper if left out; None tells that it was, for --records, whose runs say it themselves
+ProtocolName: TypeAlias = Annotated[
+    Literal["paper", "clean"] | None, tyro.conf.arg(metavar="{paper,clean}")
+]
 AT_ONCE = {"cuda": 200, "cpu": 40}  # runs that are trained in one stretch, about
 
 
@@ -83,17 +90,18 @@ class Command(Training):
     """The folder for the runs, report.html, tables/, figures/ and records.jsonl."""
     only: tyro.conf.UseAppendAction[Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME")]] = ()
     """Some parts only, with commas between: table-metrics, table-extended, table-untied,
-    table-softminus, table-detached, table-effective, table-hyperparameters, table-translations,
-    figure-tokens, figure-gradients, figure-tail, figure-cosines, figure-components,
-    figure-temperature, figure-distributions."""
+    table-softminus, table-detached, table-protocols, table-effective, table-hyperparameters,
+    table-translations, figure-gradients, figure-tail, figure-cosines,
+    figure-components, figure-temperature, figure-distributions."""
     seeds: Integer = None
     """Starts and orders of data of each method; 10, with --quick 2."""
     quick: bool = False
     """Smaller models and shorter runs, for a look on a CPU; not judged against print."""
-    protocol: Literal["clean"] = "clean"
-    """How runs are judged. clean: the last iterate, temperatures fitted on held-out text. The
-    paper's own way, a checkpoint chosen by a noisy validation loss and temperatures by the test
-    text, is not there yet."""
+    protocol: ProtocolName = None
+    """How runs are made and judged. paper, if left out: the same text for both languages, the
+    weights with the lowest noisy validation loss, temperatures chosen on the test text; what the
+    paper prints is judged by these. clean: disjoint text, the last iterate, temperatures fitted on
+    other text; these lie in clean/ in the output folder."""
     weights: tyro.conf.UseAppendAction[
         Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME=FILE")]
     ] = ()
@@ -113,6 +121,8 @@ class Command(Training):
         if self.records is not None:
             self._from_records(parts)
             return
+        if self.protocol == "clean":
+            self.output /= "clean"  # the other protocol's runs and report stay what they are
         runs = self._runs(parts)
         device, start = self.place(), time.monotonic()
         if self.dry_run:
@@ -126,8 +136,11 @@ class Command(Training):
         """Return all runs that the parts need."""
         if self.seeds is not None:
             checks.integer("--seeds", self.seeds, at_least=1)
-        base = base_of(quick=self.quick, change=self.fields)
-        return runs_of(methods_of(parts), range(self._seeds()), base)
+        return runs_of(methods_of(parts), range(self._seeds()), self._base())
+
+    def _base(self) -> dict[str, Any]:
+        protocol = self.protocol or "paper"
+        return base_of(quick=self.quick, change=self.fields, protocol=protocol)
 
     def _seeds(self) -> int:
         return self.seeds or (QUICK_SEEDS if self.quick else SEEDS)
@@ -179,13 +192,21 @@ class Command(Training):
         if corpus is not None and names & HEADS and letters_of(corpus) is not None:
             heads, rare = list(first_heads(records, self.output, corpus)), rarest(corpus)
         left = replace(extras, heads=heads, rarest=rare, remaining=len(runs) - len(records))
+        if "table-protocols" in names:
+            left = replace(left, beside=self._beside())
         return write_reproduction(study_of(records), parts, self.output, self._repeat, left)
+
+    def _beside(self) -> Study | None:
+        """Return the runs by the other protocol, where their records are in the output folder."""
+        clean = self.protocol == "clean"
+        path = (self.output.parent if clean else self.output / "clean") / "records.jsonl"
+        return study_of(read_records(path)) if path.exists() else None
 
     def _corpus(self, parts: Sequence[Part], runs: Sequence[RunConfig]) -> Corpus | None:
         """Return the texts, where a part or its runs need them."""
         if not runs and all(part.name != "figure-tokens" for part in parts):
             return None
-        runs = runs or runs_of(["ce-tied"], [0], base_of(quick=self.quick, change=self.fields))
+        runs = runs or runs_of(["ce-tied"], [0], self._base())
         return load_corpus(runs, offline=self.offline, quiet=self.quiet)
 
     def _extras(self, parts: Sequence[Part], corpus: Corpus | None = None) -> Extras:
@@ -211,16 +232,16 @@ class Command(Training):
 
     def _from_records(self, parts: Sequence[Part]) -> None:
         """Make the report from records, without training."""
-        for name in ("quick", "seeds", "resume", "dry_run", "fields", "max_minutes"):
+        for name in ("quick", "seeds", "resume", "dry_run", "fields", "max_minutes", "protocol"):
             if getattr(self, name):
                 said = name.replace("_", "-")
                 raise UsageError(f"--{said} and --records do not go together: nothing is trained")
         assert self.records is not None
         start = time.monotonic()
-        study = study_of(read_records(self.records))
+        study, *others = studies_of(read_records(self.records))
         if not study.records:
             raise FileError(f"{self.records}: no runs of the paper's methods in it")
-        extras = self._extras(parts)
+        extras = replace(self._extras(parts), beside=others[0] if others else None)
         page = write_reproduction(study, parts, self.output, self._repeat, extras)
         say(verdict_lines(study, parts))
         _failures(study)
@@ -235,6 +256,7 @@ class Command(Training):
         if self.records is not None:
             return repeat("reproduce", *words, "--records", self.records.name)
         words += ["--quick"] if self.quick else []
+        words += ["--protocol", self.protocol] if self.protocol else []
         words += ["--seeds", str(self.seeds)] if self.seeds is not None else []
         return repeat("reproduce", *words, "--resume", self.fields)
 

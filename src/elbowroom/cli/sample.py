@@ -71,7 +71,7 @@ class Command(Device):
             ids.expand(1, self.samples, -1),
             steps=self.tokens,
             temperature=self.temperature,
-            logit_scale=config.loss.logit_scale,
+            logit_scale=config.loss.final_scale,
             top_p=self.top_p,
             top_k=self.top_k,
             min_p=self.min_p,

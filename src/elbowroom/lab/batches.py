@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import torch
@@ -25,6 +25,11 @@ if TYPE_CHECKING:
 
 LANGUAGE = random.stream("language of a window")
 PLACE = random.stream("place of a window")
+STREAMS = {  # of random numbers, by the split of the text
+    "train": (LANGUAGE, PLACE),
+    "validation": tuple(map(random.stream, ("language of a check", "place of a check"))),
+}
+Split = Literal["train", "validation"]
 RESIDENT = 2**32  # bytes of text that are moved to an accelerator; more stays mapped on the host
 
 
@@ -109,7 +114,7 @@ class Windows:
 
 
 class Batches:
-    """Random windows of the training text, for R runs.
+    """Random windows of a text, for R runs: of the training text unless told otherwise.
 
     Args:
         corpus: the texts.
@@ -120,6 +125,7 @@ class Batches:
         device: where batches are wanted.
         rank: with `world`, of the processes that share each batch, which this is.
         world: how many share each batch.
+        split: of the texts. Each has random numbers of its own.
     """
 
     def __init__(
@@ -133,13 +139,16 @@ class Batches:
         device: torch.device,
         rank: int = 0,
         world: int = 1,
+        split: Split = "train",
     ) -> None:
         checks.has_shape(
             "shares", shares, (len(data_seeds), len(corpus.languages)), "a share a language"
         )
         if batch % world:
             raise ArgumentValueError("batch", f"a multiple of {world} processes", batch)
-        self.windows = Windows(corpus.train, context, device)
+        texts = corpus.train if split == "train" else corpus.validation
+        self.windows = Windows(texts, context, device)
+        self._language, self._place = STREAMS[split]
         self._seed = torch.tensor(list(data_seeds), device=device)[:, None]
         upto = shares.double().cumsum(-1) / shares.double().sum(-1, keepdim=True)
         self._upto = upto[:, None, :-1].to(device, torch.float32)
@@ -158,8 +167,8 @@ class Batches:
             everyone: of the batch of all processes, not of this one's share.
         """
         number = (self._everyone if everyone else self._number)[part]
-        u = random.uniform(self._seed, LANGUAGE, step, number)
+        u = random.uniform(self._seed, self._language, step, number)
         language = (u[..., None] >= self._upto).sum(-1)
-        place = random.below(self.windows.places[language], self._seed, PLACE, step, number)
+        place = random.below(self.windows.places[language], self._seed, self._place, step, number)
         ids, target = self.windows.cut(language, place)
         return Batch(ids, target, language)

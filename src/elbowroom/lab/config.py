@@ -90,6 +90,29 @@ class DataConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class KeepConfig:
+    """Which weights a run keeps, and is judged by. In YAML also just the word."""
+
+    which: Literal["last", "best"] = "last"
+    """The last ones, or those with the lowest loss on random batches of held-out text."""
+    every: int = 250
+    """Of best: after how many steps the loss is estimated."""
+    batches: int = 20
+    """Of best: batches an estimate; as large as in training, languages drawn as often."""
+    by: Literal["cross_entropy", "objective"] = "cross_entropy"
+    """Of best: the loss is plain cross-entropy, or what the run minimises."""
+
+    def __post_init__(self) -> None:
+        checks.integer("every", self.every, at_least=1)
+        checks.integer("batches", self.batches, at_least=1)
+
+    @classmethod
+    def shorthand(cls, value: object, where: str = "keep") -> KeepConfig:
+        """Return what a bare word means."""
+        return from_plain(cls, {"which": value}, where)
+
+
+@dataclass(frozen=True, kw_only=True)
 class TrainingConfig:
     """How long, how much at a time, and on what."""
 
@@ -106,6 +129,8 @@ class TrainingConfig:
     checkpoint_every: int | None = None
     """Save the state for resuming after so many steps, besides what checkpoint_minutes asks for."""
     checkpoint_minutes: float = 5.0
+    keep: KeepConfig = KeepConfig()
+    """Which weights are kept in the end, and judged."""
     gradients_every: int | None = None
     """Measure the norms of each token's gradient by type at every so many-th step; None not to."""
     compile: bool | None = None

@@ -63,12 +63,16 @@ class End:
         died_at: the step at which the run itself stopped, or -1.
         kept: the shares of entries kept that were reported.
         seconds: of training.
+        best_step: after which step the weights were those that are kept; -1 for the last ones.
+        best_loss: by which they were chosen.
     """
 
     done: int
     died_at: int
     kept: list[float]
     seconds: float
+    best_step: int = -1
+    best_loss: float | None = None
 
 
 class RunFolder:

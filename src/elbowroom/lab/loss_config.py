@@ -30,7 +30,8 @@ LossName = Literal[
     "seesaw",
     "sparsemax",
 ]
-SHORTHANDS = {"margin": "start", "variant": "name"}  # which field a value alone means
+# which field a value alone means
+SHORTHANDS = {"margin": "start", "variant": "name", "keep": "which"}
 VariantName = Literal["none", "softminus", "detached_below", "decoupled", "leaky", "rare_only"]
 
 
@@ -160,7 +161,10 @@ class LossConfig:
     protect_until: float = 1.0
     """Share of training at which equalization ends."""
     logit_scale: float = 1.0
-    """Multiplies the logits, in training (the paper's T) and in evaluation."""
+    """Multiplies the logits in training: the paper's T."""
+    scale_after_training: bool = True
+    """Whether it multiplies them afterwards, too, where models are judged and used; in the paper's
+    code it does not."""
     label_smoothing: float = 0.0
     z_loss: float = 0.0
     options: dict[str, bool | int | float | str] = field(default_factory=dict)
@@ -183,6 +187,11 @@ class LossConfig:
             self._check_ours()
         else:
             self._check_rival()
+
+    @property
+    def final_scale(self) -> float:
+        """What multiplies the logits of a trained model."""
+        return self.logit_scale if self.scale_after_training else 1.0
 
     def _check_ours(self) -> None:
         for name in ("options", "count_steps"):

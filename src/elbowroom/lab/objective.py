@@ -20,6 +20,7 @@ from elbowroom.lab.config import RunConfig
 from elbowroom.lab.loss_config import LossConfig, MarginConfig, Rows
 from elbowroom.lab.rival_options import bind
 from elbowroom.losses import linear_thresholded_cross_entropy, variants
+from elbowroom.losses.functional import Backend
 from elbowroom.margins import Margin
 
 SMALL = 2**28  # logits of a group, up to which the eager equations are used: they can be compiled
@@ -39,7 +40,7 @@ def key(run: RunConfig) -> tuple[object, ...]:
     own = ("margin", "protect", "protect_until", "options")  # may differ, or compared below
     rest = {f.name: getattr(loss, f.name) for f in fields(loss) if f.name not in own}
     options = tuple(sorted(loss.options.items()))
-    return repr(rest), bool(loss.protect), structure, options
+    return repr(rest), bool(loss.protect), structure, options, run.training.keep.by
 
 
 def margin_of(configs: Sequence[MarginConfig], vocab_size: int, device: torch.device) -> Margin:
@@ -130,6 +131,7 @@ class Objective:
         self, runs: Sequence[RunConfig], facts: Facts, vocab_size: int, device: torch.device
     ) -> None:
         self.config = config = runs[0].loss
+        self._by = runs[0].training.keep.by
         self.margin = margin_of([run.loss.margin for run in runs], vocab_size, device)
         masks = [
             rows_mask(run.loss.protect, counts, facts.groups, facts.languages)
@@ -206,7 +208,6 @@ class Objective:
         if self._rival is not None:
             loss = self._rival(hidden, weight, target, step=step, **options)
         else:
-            small = hidden.shape[0] * hidden.shape[1] * weight.shape[1] <= SMALL
             loss = linear_thresholded_cross_entropy(
                 hidden,
                 weight,
@@ -217,10 +218,33 @@ class Objective:
                 variant=self._variant,
                 label_smoothing=config.label_smoothing,
                 z_loss=config.z_loss,
-                backend="reference" if small and hidden.device.type != "cpu" else "auto",
+                backend=_backend(hidden, weight),
                 **options,
             )
         return loss + self._penalty(weight)
+
+    def chosen_by(
+        self,
+        hidden: Float[Tensor, "G N D"],
+        weight: Float[Tensor, "G V D"],
+        target: Int[Tensor, "G N"],
+        bias: Float[Tensor, "G V"] | None,
+        *,
+        step: Int[Tensor, ""],
+        progress: Float[Tensor, ""],
+    ) -> Float[Tensor, " G"]:
+        """Return each run's loss by which weights are chosen; arguments as for the loss itself."""
+        if self._by == "objective":
+            return self(hidden, weight, target, bias, step=step, progress=progress)
+        return linear_thresholded_cross_entropy(
+            hidden,
+            weight,
+            target,
+            float("inf"),
+            bias=bias,
+            logit_scale=self.config.final_scale,
+            backend=_backend(hidden, weight),
+        )
 
     def protected(self, progress: Float[Tensor, ""]) -> Bool[Tensor, "G V"] | None:
         """Return the rows that equalization protects at a moment."""
@@ -261,6 +285,12 @@ class Objective:
                 return rivals.centering_penalty(weight, self.config.penalty_weight)
             case _:
                 return 0.0
+
+
+def _backend(hidden: Float[Tensor, "G N D"], weight: Float[Tensor, "G V D"]) -> Backend:
+    """Return how a loss is computed: small ones on a GPU by what `torch.compile` takes."""
+    small = hidden.shape[0] * hidden.shape[1] * weight.shape[1] <= SMALL
+    return "reference" if small and hidden.device.type != "cpu" else "auto"
 
 
 def _variant(config: LossConfig, facts: Facts) -> variants.Variant | None:

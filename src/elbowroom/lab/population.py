@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -19,50 +19,30 @@ from torch import Tensor
 from elbowroom import init
 from elbowroom.counts import TokenCounts
 from elbowroom.errors import ArgumentValueError
-from elbowroom.lab.batches import Batches
+from elbowroom.lab.batches import Batches, Split
 from elbowroom.lab.config import RunConfig
 from elbowroom.lab.data import shares_of
 from elbowroom.lab.distributed import average
 from elbowroom.lab.gradients import GradientRecorder
+from elbowroom.lab.keeping import Best
+from elbowroom.lab.logs import Log, look
 from elbowroom.lab.model import GPT
 from elbowroom.lab.objective import Facts, Objective, key, rows_mask
+from elbowroom.lab.optimizers import optimizer_of, schedule_of
 from elbowroom.lab.precision import matmul_precision
-from elbowroom.lab.schedule import Schedule
 from elbowroom.lab.tokens import Corpus
 from elbowroom.optim import RowAdamW
 from elbowroom.rivals import CoupledAdamW
 
 WARM_UP = 3  # steps before a graph is captured
-PER_RUN = ("lr", "min_lr")  # of the optimizer: numbers that may differ within a population
 
 
 def population_key(run: RunConfig) -> str:
     """Return what runs of one population share; all else may differ from run to run."""
     data = replace(run.data, sampling="natural", shares=(), tau=1.0, epochs=1.0)
+    training = replace(run.training, keep=replace(run.training.keep, by="cross_entropy"))
     optimizer = replace(run.optimizer, lr=0.0, min_lr=0.0)
-    return repr((data, run.model, optimizer, run.training, run.evaluation))
-
-
-@dataclass(frozen=True)
-class Log:
-    """What a population reports of a step, one number a run.
-
-    Attributes:
-        loss: mean objective since the last report.
-        grad_norm: of the last step, before clipping.
-        lr: of the coming step.
-        nll: ``[R, L]``, of the coming batch under the full softmax, by language; NaN where the
-            batch has none of it.
-        kept: share of the entries that the coming batch keeps.
-        alive: whether the run goes on.
-    """
-
-    loss: list[float]
-    grad_norm: list[float]
-    lr: list[float]
-    nll: list[list[float]]
-    kept: list[float]
-    alive: list[bool]
+    return repr((data, run.model, optimizer, training, run.evaluation))
 
 
 class Population:
@@ -103,17 +83,8 @@ class Population:
             (at, Objective(self.runs[at], facts.of(at), corpus.vocab_size, device))
             for at in _groups([key(run) for run in self.runs])
         ]
-        self.batches = Batches(
-            corpus,
-            self.shares,
-            [run.data_seed for run in self.runs],
-            batch=self.training.batch,
-            context=first.model.context,
-            device=device,
-            rank=rank,
-            world=world,
-        )
-        self.schedule = self._schedule()
+        self.batches = self._batches("train", rank)
+        self.schedule = schedule_of(self.runs, device)
         self.optimizer = self._optimizer()
         self.done = 0
         count = len(self.runs)
@@ -124,6 +95,10 @@ class Population:
         self.grad_norm = torch.zeros(count, device=device)
         self._since = 0  # steps that loss_sum covers
         self.gradients = GradientRecorder() if self.training.gradients_every else None
+        self.best = None
+        if self.training.keep.which == "best":
+            draws = self._batches("validation", rank)
+            self.best = Best(self.training.keep, draws, self.weights())
         self._graph: torch.cuda.CUDAGraph | None = None
         if self._compiles():
             self._compile()
@@ -143,6 +118,20 @@ class Population:
 
     def _place(self, model: GPT) -> GPT:
         return model.to(self.device)
+
+    def _batches(self, split: Split, rank: int) -> Batches:
+        """Return the batches of a split of the texts, of each this process's part."""
+        return Batches(
+            self.corpus,
+            self.shares,
+            [run.data_seed for run in self.runs],
+            batch=self.training.batch,
+            context=self.runs[0].model.context,
+            device=self.device,
+            rank=rank,
+            world=self.world,
+            split=split,
+        )
 
     def _facts(self) -> Facts:
         """Return how often each run's sampling shows each token in all of training."""
@@ -175,44 +164,13 @@ class Population:
         head, embedding = self.model.head, self.model.embedding
         return [embedding] if head is embedding else [embedding, head]
 
-    def _schedule(self) -> Schedule:
-        config = self.runs[0].optimizer
-        rates: dict[str, Any] = {}
-        for name in PER_RUN:
-            values = [getattr(run.optimizer, name) for run in self.runs]
-            one = len(set(values)) == 1
-            rates[name] = values[0] if one else torch.tensor(values, device=self.device)
-        if config.schedule == "constant":
-            rates["min_lr"] = 0.0
-        return Schedule(
-            kind=config.schedule,
-            warmup=min(config.warmup, self.training.steps),
-            steps=self.training.steps,
-            decay=config.decay,
-            **rates,
-        )
-
     def _parameter_groups(self, weight_decay: float) -> list[dict[str, Any]]:
         return self.model.parameter_groups(weight_decay)
 
     def _optimizer(self) -> RowAdamW | CoupledAdamW:
-        config, device = self.runs[0].optimizer, self.device
-        groups = self._parameter_groups(config.weight_decay)
-        options: dict[str, Any] = {
-            "lr": config.lr,
-            "betas": config.betas,
-            "eps": config.eps,
-            "fused": True,
-            "capturable": device.type == "cuda",
-        }
-        rows = self._token_matrices()
-        optimizer: RowAdamW | CoupledAdamW
-        if config.name == "coupled_adamw":
-            optimizer = CoupledAdamW(groups, coupled=rows, **options)
-        else:
-            named = rows if config.name == "row_adamw" else ()
-            optimizer = RowAdamW(groups, rows=named, catch_up=config.catch_up, **options)
-        return optimizer
+        config = self.runs[0].optimizer
+        groups = self._parameter_groups(config.weight_decay)  # may cut the matrices: it comes first
+        return optimizer_of(config, groups, self._token_matrices(), self.device)
 
     # What a step does
 
@@ -230,6 +188,8 @@ class Population:
                     self._step()
                 self.done += 1
                 self._since += 1
+                if self.best and self.done % self.training.keep.every == 0:
+                    self.best.look(self)
 
     def _can_capture(self) -> bool:
         alone = self.world == 1  # what goes between processes stays out of graphs
@@ -365,44 +325,26 @@ class Population:
 
     # What is known of it
 
-    @torch.no_grad()
     def log(self) -> Log:
-        """Return what to report after these steps; draws the coming batch and looks at it."""
-        batch = self.batches.draw(self.step)
-        with self.precision():
-            hidden = self.model(batch.ids).flatten(1, 2)
-        model, target = self.model, batch.target.flatten(1)
-        context = self.batches.windows.context
-        language = batch.language.repeat_interleave(context, 1)
-        nll, kept = [], []
-        for at, objective in self.groups:
-            bias = None if model.bias is None else model.bias[at]
-            logp, share = objective.kept(
-                hidden[at].to(model.head.dtype), model.head[at], target[at], bias, self.progress()
-            )
-            nll.append(-logp)
-            kept.append(share)
-        own = [language == i for i in range(len(self.corpus.languages))]
-        sums = torch.stack([(torch.cat(nll) * mask).sum(-1) for mask in own], -1)
-        seen = torch.stack([mask.sum(-1) for mask in own], -1).to(sums.dtype)
-        shares = torch.cat(kept)
-        if self.world > 1:
-            average([sums, seen, shares])
-        rate = self.schedule.at(min(self.done, self.training.steps))
-        count = len(self.runs)
-        found = Log(
-            loss=(self.loss_sum / max(1, self._since)).tolist(),
-            grad_norm=self.grad_norm.tolist(),
-            lr=rate.tolist() if isinstance(rate, Tensor) else [rate] * count,
-            nll=(sums / seen).tolist(),
-            kept=shares.tolist(),
-            alive=self.alive.tolist(),
-        )
+        """Return what to report after these steps, and begin the next report's sums."""
+        found = look(self)
         self.loss_sum.zero_()
         self._since = 0
         return found
 
     # What is kept to go on later
+
+    def weights(self) -> dict[str, Tensor]:
+        """Return what this process holds of the parameters, ``[R, ...]``, by name."""
+        return dict(self.model.named_parameters())
+
+    def _whole(self, name: str, part: Tensor) -> Tensor:
+        """Return all of what is shaped as a parameter, from what this process holds of it."""
+        return part
+
+    def _part(self, name: str, whole: Tensor) -> Tensor:
+        """Return what this process holds, from all of what is shaped as a parameter."""
+        return whole
 
     def model_state(self, r: int) -> dict[str, Tensor]:
         """Return the weights of one run."""
@@ -420,6 +362,8 @@ class Population:
             if at.start <= r < at.stop:
                 state |= objective.run_state(r - at.start)
         state |= self.gradient_state(r)
+        if self.best is not None:
+            state |= self.best.run_state(r, self._whole)
         state["loss_sum"], state["died_at"] = self.loss_sum[r], self.died_at[r]
         return {name: x.detach().cpu() for name, x in state.items()}
 
@@ -453,6 +397,8 @@ class Population:
             objective.load_run_states(states[at])
         if self.gradients is not None:
             self.gradients.load_run_states(states, self.device)
+        if self.best is not None:
+            self.best.load_run_states(states, self._part)
         self.loss_sum.copy_(torch.stack([state["loss_sum"] for state in states]))
         self.died_at.copy_(torch.stack([state["died_at"] for state in states]))
         self.alive.copy_(self.died_at < 0)
@@ -470,17 +416,28 @@ class Population:
                 self.optimizer.state[param][what] = value.to(on)
 
     def settle(self) -> None:
-        """Let rows that wait catch up, where the optimizer has such: training is over."""
+        """Training is over: let rows that wait catch up, and go back to what is kept."""
         if isinstance(self.optimizer, RowAdamW):
             self.optimizer.settle()
+        if self.best is not None:
+            self.best.restore(self.weights())
 
-    def end_at(self, done: int, died_at: Sequence[int]) -> None:
-        """Be as after training; the weights are loaded by themselves.
+    def chosen(self) -> list[tuple[int, float | None]]:
+        """Return the step of each run's kept weights and their loss; -1 and None for the last."""
+        return [(-1, None)] * len(self.runs) if self.best is None else self.best.chosen()
+
+    def end_at(
+        self, done: int, died_at: Sequence[int], chosen: Sequence[tuple[int, float | None]]
+    ) -> None:
+        """Be as after training; the weights are loaded before.
 
         Args:
             done: steps that were made.
             died_at: the step at which each run stopped, or -1.
+            chosen: which weights were kept, as `chosen` gave it.
         """
+        if self.best is not None:
+            self.best.end_at(self.weights(), chosen)
         self.died_at.copy_(torch.tensor(died_at))
         self.alive.copy_(self.died_at < 0)
         self.step.fill_(done)

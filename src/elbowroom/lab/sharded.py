@@ -95,9 +95,13 @@ class ShardedPopulation(Population):
     # What is kept to go on later
 
     def settle(self) -> None:
-        """Let rows that wait catch up: those of this process."""
+        """Training is over, as in `Population`: for the rows and weights of this process."""
         super().settle()
         self._reshard()
+
+    def weights(self) -> dict[str, Tensor]:
+        """Return this process's parts of the parameters, by name."""
+        return self._shards
 
     def model_state(self, r: int) -> dict[str, Tensor]:
         """Return the weights of the run, whole."""

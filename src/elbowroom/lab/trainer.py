@@ -22,7 +22,7 @@ from elbowroom import checks
 from elbowroom.counts import TokenCounts
 from elbowroom.errors import ArgumentValueError
 from elbowroom.lab import checkpoints, resume
-from elbowroom.lab.config import RunConfig, as_plain, names_differ
+from elbowroom.lab.config import RunConfig, names_differ
 from elbowroom.lab.distributed import (
     ALONE,
     Onlooker,
@@ -36,6 +36,7 @@ from elbowroom.lab.distributed import (
 from elbowroom.lab.evaluation import Judge
 from elbowroom.lab.folder import Company, End, RunFolder, companies, unfinished, writable
 from elbowroom.lab.population import Population, population_key
+from elbowroom.lab.records import record_of
 from elbowroom.lab.signals import interruptible
 from elbowroom.lab.tokens import Corpus
 from elbowroom.lab.trackers import join
@@ -244,7 +245,7 @@ class Job:
         self.judge = Judge(
             corpus,
             self.population.model,
-            [run.loss.logit_scale for run in self.runs],
+            [run.loss.final_scale for run in self.runs],
             self.runs[0].evaluation,
             self._bins(),
         )
@@ -294,7 +295,8 @@ class Job:
         """Continue where only the evaluation was cut off."""
         for r, state in enumerate(states):
             self.population.load_model_state(r, state)
-        self.population.end_at(ends[0].done, [end.died_at for end in ends])
+        chosen = [(end.best_step, end.best_loss) for end in ends]
+        self.population.end_at(ends[0].done, [end.died_at for end in ends], chosen)
         self._seconds = ends[0].seconds
         self._kept = [end.kept for end in ends]
 
@@ -402,48 +404,29 @@ class Job:
     # The end
 
     def _finish(self) -> None:
-        population, seconds = self.population, self._elapsed()
+        population = self.population
         population.settle()
-        died = population.died_at.tolist()
+        ends = self._ends()
         for r, folder in enumerate(self.folders):
             folder.settle_metrics()
-            folder.save_end(End(population.done, died[r], self._kept[r], seconds))
+            folder.save_end(ends[r])
             folder.save_gradients(population.gradient_state(r))
-            folder.save_model(population.model_state(r), population.done)
+            made = ends[r].best_step if ends[r].best_step >= 0 else population.done
+            folder.save_model(population.model_state(r), made)
         self._tell("judge")
-        records = self.judge.full()
-        for r, (run, folder, judged) in enumerate(
-            zip(self.runs, self.folders, records, strict=True)
-        ):
-            folder.finish(self._record(r, run, seconds) | judged | {"provenance": self.origin})
+        judged = self.judge.full()
+        for r, folder in enumerate(self.folders):
+            record = record_of(population, r, ends[r], self.ranks.world)
+            folder.finish(record | judged[r] | {"provenance": self.origin})
         for folder in self.folders:
             folder.forget_state()
         self._tell("done")
 
-    def _record(self, r: int, run: RunConfig, seconds: float) -> dict[str, Any]:
-        population, died = self.population, int(self.population.died_at[r])
-        kept = self._kept[r]
-        record = {
-            "name": run.name,
-            "init_seed": run.init_seed,
-            "data_seed": run.data_seed,
-            "status": "done" if died < 0 else "failed",
-            "steps": population.done if died < 0 else died,
-            "parameters": population.model.size,
-            "runs_in_population": len(self.runs),
-            "processes": self.ranks.world,
-            "wall_seconds": round(seconds, 2),
-            "config": _finite(as_plain(run)),
-            "corpus": self.corpus.fingerprint,
-        }
-        if died >= 0:
-            record["reason"] = f"the loss or its gradient was not finite at step {died}"
-        if kept:
-            record["kept"] = sum(kept) / len(kept)
-        if seconds > 0:
-            tokens = record["steps"] * self._tokens_a_step() / len(self.runs)
-            record["tokens_per_second"] = round(tokens / seconds, 1)
-        return record
+    def _ends(self) -> list[End]:
+        """Return how the training of each run ended."""
+        seconds, done = self._elapsed(), self.population.done
+        died, chosen = self.population.died_at.tolist(), self.population.chosen()
+        return [End(done, died[r], kept, seconds, *chosen[r]) for r, kept in enumerate(self._kept)]
 
     def _tell(self, kind: str, **more: Any) -> None:
         if self.observer is None:
@@ -487,14 +470,3 @@ def _population(
 
 def _plain(x: float) -> float | None:
     return x if math.isfinite(x) else None
-
-
-def _finite(value: Any) -> Any:
-    """Return plain data with infinite numbers as the words that YAML has for them."""
-    if isinstance(value, dict):
-        return {k: _finite(v) for k, v in value.items()}
-    if isinstance(value, list):
-        return [_finite(v) for v in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return ".inf" if value > 0 else "-.inf"
-    return value

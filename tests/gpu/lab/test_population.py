@@ -76,6 +76,30 @@ def test_a_graph_goes_on_beside_measured_gradients():
         assert same_states(first.gradient_state(r), second.gradient_state(r))
 
 
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode")
+def test_the_best_weights_are_kept_beside_a_graph_without_waiting(monkeypatch):
+    keep = {"keep": {"which": "best", "every": 2, "batches": 3}}
+    plain = population(several())
+    captured = population(several(training=keep))
+    captured.advance(WARM_UP + 1)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        captured.advance(STEPS - WARM_UP - 1)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    plain.advance(STEPS)
+    assert captured._graph is not None
+    for r in range(len(LOSSES)):
+        assert same_states(captured.model_state(r), plain.model_state(r))
+    monkeypatch.setattr(Population, "_can_capture", lambda _: False)
+    eager = population(several(training=keep))
+    eager.advance(STEPS)
+    assert captured.chosen() == eager.chosen()
+    assert all(step in range(2, STEPS + 1, 2) for step, _ in captured.chosen())
+    captured.settle(), eager.settle()
+    assert all(map(same_states, states(captured), states(eager)))
+
+
 @pytest.mark.parametrize("training", [{}, {"accumulate": 2}], ids=str)
 @pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=str)
 def test_a_graph_changes_nothing(optimizer, training, monkeypatch):

@@ -9,7 +9,7 @@ import pytest
 
 from elbowroom.report.paper import Extras, write_reproduction
 from elbowroom.report.paper.verdict import verdict_lines
-from elbowroom.study.paper import base_of, parts_of, study_of
+from elbowroom.study.paper import LAST, base_of, parts_of, study_of, tables_of
 from elbowroom.study.paper.effective import effective_margins
 from tests.study.paper.made_up import record, records
 
@@ -50,7 +50,7 @@ def test_the_page_is_whole_and_says_what_remains(folder: Path) -> None:
 def test_each_table_and_figure_is_a_file_too(folder: Path) -> None:
     tables = [part.name for part in parts_of() if part.name.startswith("table-")]
     written = {path.name for path in (folder / "tables").iterdir()}
-    without = {"table-translations"}  # no record has neighbours
+    without = {"table-translations", "table-protocols"}  # no neighbours, one protocol
     assert written == {f"{t}.{s}" for t in tables if t not in without for s in ("md", "tex", "csv")}
     figures = {path.stem for path in (folder / "figures").iterdir()}
     assert {"temperature-0", "temperature-1", "distribution-metrics-ppl-lr"} <= figures
@@ -70,13 +70,21 @@ def test_the_verdict_counts_and_names_what_lies_outside(folder: Path) -> None:
     )
 
 
-def test_the_committed_records_are_of_the_papers_setting(tmp_path: Path) -> None:
+def test_the_committed_records_make_all_that_they_can(tmp_path: Path) -> None:
+    """Of the paper's setting, but for which weights are judged and how temperatures are fitted."""
     lines = EVIDENCE.read_text(encoding="utf-8").splitlines()
     study = study_of(map(json.loads, lines))
-    assert study.differences == {}
+    assert (study.differences, study.protocol) == ({}, LAST)
     assert {"ce-tied", "ce-untied", "margin-1"} <= {r["name"] for r in study.records}
-    page = write_reproduction(study, parts_of(["table-metrics"]), tmp_path, command, Extras())
-    assert "✓ in" in page.read_text(encoding="utf-8")
+    text = write_reproduction(study, parts_of(), tmp_path, command, Extras()).read_text("utf-8")
+    assert "✓ in" in text
+    assert "Protocol: last." in text
+    assert verdict_lines(study, parts_of())[1].startswith("61 of 70 printed numbers lie")
+    written = {path.name for path in (tmp_path / "tables").iterdir()}
+    wanted = [*(part.name for part in tables_of(())), "table-hyperparameters"]
+    assert {f"{name}.{end}" for name in wanted for end in ("md", "tex", "csv")} <= written
+    figures = {path.stem for path in (tmp_path / "figures").iterdir()}
+    assert {"temperature-0", "temperature-1", "distribution-untied-mrr-lr"} <= figures
 
 
 def test_quick_runs_are_marked_and_not_judged(tmp_path: Path) -> None:

@@ -23,7 +23,8 @@ def record(
         scores = {score: printed[score].value for score in SCORES if score in printed}
         spread = {s: value * (1 + 0.01 * draw.uniform(-1, 1)) for s, value in scores.items()}
         finite = {s: value for s, value in spread.items() if value < float("inf")}
-        languages[language] = {**finite, "nll_by_temperature": [2.1, 2.0, 2.2]}
+        best = {k.replace("fitted", "best"): x for k, x in finite.items() if "fitted" in k}
+        languages[language] = {**finite, **best, "nll_by_temperature": [2.1, 2.0, 2.2]}
     return {
         "name": method,
         "init_seed": seed,

@@ -46,7 +46,7 @@ def test_the_comparisons_behind_an_answer_are_its_own() -> None:
 def test_starts_lie_apart_and_the_printed_luck_is_counted() -> None:
     listed = records(("ce-tied", "margin-1"), 4)
     lucky = next(r for r in listed if (r["name"], r["init_seed"]) == ("margin-1", 2))
-    lucky["languages"]["lr"]["fitted_ppl"] = 6.5
+    lucky["languages"]["lr"] |= {"fitted_ppl": 6.5, "best_ppl": 6.5}
     found = answers(study_of(listed))
     text = next(" ".join(a.sentences) for a in found if a.question == QUESTIONS["seed"])
     assert "starts of one method differ by up to " in text

@@ -56,6 +56,7 @@ def test_the_setting_is_the_papers() -> None:
 def test_margins(name: str, margin: float, scale: float, norms: str | None) -> None:
     loss = config_of(name).loss
     assert (loss.margin.start, loss.logit_scale, loss.margin.norms) == (margin, scale, norms)
+    assert loss.final_scale == 1.0  # the authors judge bare logits
 
 
 def test_what_others_propose() -> None:
@@ -64,6 +65,7 @@ def test_what_others_propose() -> None:
     assert config_of("adversarial").loss.options == {"alpha": 0.005}
     assert config_of("cosreg").loss.penalty == "cosreg"
     assert config_of("cwt").loss.name == "contrastive_weight_tying"
+    assert config_of("cwt").training.keep.by == "objective"
 
 
 def test_variants_untied_and_rows_that_are_skipped() -> None:
@@ -83,6 +85,7 @@ def test_the_monolingual_model_sees_the_rare_language_only() -> None:
     run = config_of("monolingual")
     assert (run.training.steps, run.optimizer.warmup) == (160, 2)
     assert (run.data.sampling, run.data.shares) == ("fixed", (0.0, 1.0))
+    assert run.training.keep.every == 5  # as in the authors' run
     assert config_of("monolingual", base_of(quick=True)).training.steps == 12
 
 
@@ -103,6 +106,7 @@ def test_mistakes_are_named() -> None:
         ({"loss": {"margin": 2}}, "loss"),
         ({"model": {"tied": False}}, "model.tied"),
         ({"optimizer": {"name": "row_adamw"}}, "optimizer.name"),
+        ({"training": {"keep": "last"}}, "training.keep"),
     ):
         with pytest.raises(ArgumentValueError, match=f"^{name}: expected what each row has"):
             base_of(change=change)

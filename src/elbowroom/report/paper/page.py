@@ -11,9 +11,10 @@ from elbowroom.report.files import write_text
 from elbowroom.report.markup import Markup, element, join
 from elbowroom.report.origin import failure_section, origin_section
 from elbowroom.report.paper import figures, tables
+from elbowroom.report.paper.beside import beside_table
 from elbowroom.report.paper.planes import plane
 from elbowroom.report.paper.ratios import gradient_figures, gradient_table
-from elbowroom.report.paper.verdict import verdict_lines, verdict_section
+from elbowroom.report.paper.verdict import setting_lines, verdict_lines, verdict_section
 from elbowroom.report.records import comparison
 from elbowroom.report.scatter import HeadMatrix
 from elbowroom.report.shell import Section, page, panels
@@ -21,6 +22,7 @@ from elbowroom.report.tables import Table
 from elbowroom.study.paper import Part, Study, tables_of
 from elbowroom.study.paper.effective import Effective, Trained
 from elbowroom.study.paper.layout import (
+    BESIDE,
     COMPONENTS,
     COSINES,
     DISTRIBUTIONS,
@@ -40,12 +42,7 @@ CELL = (
     "one more seed would lie (the thin line), and the paper's number (the ring), which is in or "
     "out of that line. Each drawing has its own scale."
 )
-PROTOCOL = (
-    "Our numbers are of the last iterate, and temperatures are fitted on held-out text other than "
-    "what they are judged on. The paper chose checkpoints by a noisy validation loss and "
-    "temperatures on the test text. The signs of eigenvectors, on which the printed I(W) depends, "
-    "are arbitrary."
-)
+SIGNS = "The signs of eigenvectors, on which the printed I(W) depends, are arbitrary."
 NOTHING = (
     "Nothing to show: this needs finished runs, their heads or their texts, which are not here."
 )
@@ -66,6 +63,8 @@ class Extras:
     """Output matrices to draw."""
     rarest: Sequence[int] = ()
     """Ids of the rarest tokens, to be crossed."""
+    beside: Study | None = None
+    """The same methods' runs by another protocol."""
     remaining: int = 0
     """Runs that were asked for and are not finished."""
 
@@ -113,7 +112,7 @@ def _lead(study: Study, extras: Extras) -> str:
     said += f"; {extras.remaining} runs are still to be trained." if extras.remaining else "."
     if study.others:
         said += f" Records of {', '.join(study.others)} belong to no row and are left out."
-    return said
+    return f"{said} Protocol: {study.protocol.name}."
 
 
 def _part(study: Study, part: Part, parts: Sequence[Part], folder: Path, extras: Extras) -> Markup:
@@ -123,6 +122,8 @@ def _part(study: Study, part: Part, parts: Sequence[Part], folder: Path, extras:
         return join(note, _metrics(study, part, folder))
     if part.name == DISTRIBUTIONS.name:
         return join(note, *(_folded(study, table, folder) for table in tables_of(parts)))
+    if part.name == BESIDE.name:
+        return join(note, _beside(study, parts, folder, extras))
     table, drawn = _other(study, part, extras)
     if table is None and not drawn:
         return join(note, element("p", NOTHING, class_="soft"))
@@ -152,9 +153,20 @@ def _metrics(study: Study, part: Part, folder: Path) -> Markup:
         shown.html(),
         element("ol", *listed, class_="note"),
         element("p", meant, class_="note") if meant else None,
-        element("p", PROTOCOL, class_="note"),
+        element("p", f"{study.protocol.note} {SIGNS}", class_="note"),
         element("details", element("summary", "Every seed, in numbers"), seeds.html()),
     )
+
+
+def _beside(study: Study, parts: Sequence[Part], folder: Path, extras: Extras) -> Markup:
+    table = beside_table(study, extras.beside, parts)
+    if table is None or extras.beside is None:
+        said = "Not here: finished runs by both protocols, paper and clean, in one output folder."
+        return element("p", said, class_="soft")
+    _save(folder, BESIDE.name, [table], table)
+    other = extras.beside
+    said = " ".join(dict.fromkeys((other.protocol.note, *setting_lines(other))))
+    return join(element("p", f"Beside: {said}", class_="note"), table.html())
 
 
 def _folded(study: Study, table: Part, folder: Path) -> Markup:

@@ -60,7 +60,7 @@ def looked_into(record: dict[str, Any], output: Path, corpus: Corpus) -> dict[st
     found = {
         "neighbours": neighbours_of(head, corpus),
         "cosines": cosines_of(head, corpus),
-        "tail": tail_of(model, corpus, config.loss.logit_scale),
+        "tail": tail_of(model, corpus, config.loss.final_scale),
     }
     return {**record, **{name: value for name, value in found.items() if value is not None}}
 

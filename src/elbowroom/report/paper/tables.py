@@ -10,7 +10,7 @@ from elbowroom.report.numbers import ABSENT, fixed, short
 from elbowroom.report.paper.cells import cell_markup, cell_text
 from elbowroom.report.tables import Cell, Column, Table
 from elbowroom.study import mean_interval
-from elbowroom.study.paper import DECIMALS, LABELS, SCORES, Part, Study, base_of
+from elbowroom.study.paper import DECIMALS, LABELS, PAPER, SCORES, Part, Study, base_of
 from elbowroom.study.paper.effective import Effective, Trained
 from elbowroom.study.paper.printed import HYPERPARAMETERS, TRANSLATION_SLIPS, TRANSLATIONS
 from elbowroom.study.paper.translations import count
@@ -30,13 +30,15 @@ _WHERE = {  # hyperparameter: where a configuration has it
     "beta2": "optimizer.betas.1",
     "grad_clip": "optimizer.clip",
 }
+_CHOICE = {  # of weights, in the paper's protocol
+    "eval_iters": "training.keep.batches",
+    "eval_interval": "training.keep.every",
+}
 _AS_IN_THE_CODE = {"max_iters": (8001,), "lr_decay_iters": (8001,)}
 _NOTES = {
     "max_iters": "the code makes 8,001 updates, the first with learning rate 0",
     "lr_decay_iters": "the lab decays over all updates",
     "dropout": "the lab's GPT has none",
-    "eval_iters": "of the paper's choice of a checkpoint; here the last iterate is judged",
-    "eval_interval": "likewise",
 }
 
 
@@ -105,11 +107,14 @@ def hyperparameter_table(study: Study) -> Table:
     record = study.records[0] if study.records else None
     first = next((r for r in study.records if r["name"] != "monolingual"), record)
     config = (first or {}).get("config") or base_of()
+    chosen = study.protocol is PAPER
+    where = _WHERE | (_CHOICE if chosen else {})
+    notes = _NOTES | ({} if chosen else dict.fromkeys(_CHOICE, "the last iterate is judged"))
     rows: list[list[Cell]] = []
     for name, printed in HYPERPARAMETERS.items():
-        ours = _at(config, _WHERE[name]) if name in _WHERE else None
+        ours = _at(config, where[name]) if name in where else None
         same = ours is None or float(ours) in (float(printed), *_AS_IN_THE_CODE.get(name, ()))
-        said = ("" if same else "differs", _NOTES.get(name, ""))
+        said = ("" if same else "differs", notes.get(name, ""))
         note = "; ".join(filter(None, said))
         rows.append([name, printed, ABSENT if ours is None else short(float(ours)), note])
     warmup = short(float(_at(config, "optimizer.warmup")))

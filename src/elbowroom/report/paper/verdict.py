@@ -6,26 +6,26 @@ from collections.abc import Sequence
 
 from elbowroom.report.markup import Markup, element, join
 from elbowroom.report.results import badge
-from elbowroom.study.paper import LABELS, Part, Study, tables_of
+from elbowroom.study.paper import LABELS, PAPER, Part, Study, tables_of
 from elbowroom.study.paper.questions import Answer, answers
 
 RULE = (
     "A printed number, which is of one run, agrees if it lies where one more seed of ours would "
     "lie with 95% chance; so about one in twenty would not even if nothing differed. The paper's "
     "rows share a seed, so they are not independent of each other. Methods are compared over the "
-    "same seeds, by perplexity at a temperature fitted on other text and at temperature 1, each "
-    "corrected for the number of comparisons."
+    "same seeds, by {score} and at temperature 1, each corrected for the number of comparisons."
 )
 
 
 def setting_lines(study: Study) -> list[str]:
     """Return in what our runs differ from the paper's setting; nothing if they do not."""
-    if study.is_papers:
-        return []
+    lines = [] if study.protocol is PAPER else [study.protocol.note]
+    if not study.differences:
+        return lines
     listed = sorted(study.differences.items())
     said = "; ".join(f"{setting} {' and '.join(values)}" for setting, values in listed)
     first = "These runs are not in the paper's setting, so its numbers are shown and not judged"
-    return [f"{first}. What differs: {said}."]
+    return [*lines, f"{first}. What differs: {said}."]
 
 
 def agreement_lines(study: Study, parts: Sequence[Part]) -> list[str]:
@@ -78,7 +78,7 @@ def verdict_section(study: Study, parts: Sequence[Part]) -> Markup:
         element("ul", *first, class_="summary") if first else None,
         element("ul", *rest) if rest else None,
         *(_answer(answer) for answer in answers(study)),
-        element("p", RULE, class_="note"),
+        element("p", RULE.format(score=study.protocol.score_name), class_="note"),
     )
 
 

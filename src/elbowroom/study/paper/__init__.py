@@ -2,7 +2,8 @@
 
 from elbowroom.study.paper.layout import PARTS, Part, Row, methods_of, parts_of, tables_of
 from elbowroom.study.paper.printed import DECIMALS, LABELS, PRINTED, SCORES, Printed
-from elbowroom.study.paper.results import Result, Study, study_of
+from elbowroom.study.paper.protocols import CLEAN, LAST, PAPER, PROTOCOLS, Protocol
+from elbowroom.study.paper.results import Result, Study, studies_of, study_of
 from elbowroom.study.paper.rows import (
     METHODS,
     QUICK_SEEDS,
@@ -14,17 +15,22 @@ from elbowroom.study.paper.rows import (
 )
 
 __all__ = [
+    "CLEAN",
     "DECIMALS",
     "LABELS",
+    "LAST",
     "METHODS",
+    "PAPER",
     "PARTS",
     "PRINTED",
+    "PROTOCOLS",
     "QUICK_SEEDS",
     "SCORES",
     "SEEDS",
     "Method",
     "Part",
     "Printed",
+    "Protocol",
     "Result",
     "Row",
     "Study",
@@ -33,6 +39,7 @@ __all__ = [
     "methods_of",
     "parts_of",
     "runs_of",
+    "studies_of",
     "study_of",
     "tables_of",
 ]

@@ -12,7 +12,7 @@ LANGUAGES = ("hr", "lr")
 Question = Literal["help", "separated", "annealing"]
 Judged = dict[tuple["Claim", str], Verdict]
 SCORES = {  # what claims are judged by, and where that is measured
-    "fitted_ppl": "at a fitted temperature",
+    "fitted_ppl": "at a fitted temperature",  # as the protocol fits it
     "ppl": "at temperature 1",
 }
 
@@ -114,7 +114,7 @@ def judge(study: Study) -> Judged:
                 if shared:
                     values = [ours[s] for s in shared], [theirs[s] for s in shared]
                     pairs[claim, language] = values
-        found |= verdicts(pairs, score=f"perplexity {at}")
-    return {
-        key: found[key] for claim in CLAIMS for la in LANGUAGES if (key := (claim, la)) in found
-    }
+        name = study.protocol.score_name if score == "fitted_ppl" else f"perplexity {at}"
+        found |= verdicts(pairs, score=name)
+    keys = ((claim, language) for claim in CLAIMS for language in LANGUAGES)
+    return {key: found[key] for key in keys if key in found}

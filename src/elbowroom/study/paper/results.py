@@ -11,11 +11,13 @@ from elbowroom.errors import ArgumentValueError
 from elbowroom.lab.config import RunConfig, as_plain, run_config
 from elbowroom.study.paper.layout import Part, Row
 from elbowroom.study.paper.printed import PRINTED, SCORES, Printed
+from elbowroom.study.paper.protocols import PAPER, PROTOCOLS, Protocol, protocol_of
 from elbowroom.study.paper.rows import METHODS, base_of, config_of
 from elbowroom.study.statistics import Interval, mean_interval, prediction_interval
 
 WHAT = ("loss.", "zero_rows.", "model.tied", "optimizer.name")  # what makes a method
-HOW = ("data.", "model.", "optimizer.", "training.steps", "training.batch")  # the setting
+# the setting
+HOW = ("data.", "model.", "optimizer.", "training.steps", "training.batch", "training.keep.")
 NEAR = {"training.steps": (8000, 8001)}  # the table prints 8,000, the code makes 8,001 updates
 FEWEST = 2  # seeds for an interval
 
@@ -48,11 +50,13 @@ class Study:
     """Setting: values in which runs differ from the paper's; where any, nothing is judged."""
     others: tuple[str, ...] = ()
     """Names of methods among the records that no row shows."""
+    protocol: Protocol = PAPER
+    """By which all of them were made."""
 
     @property
     def is_papers(self) -> bool:
-        """Whether the runs were made in the paper's setting."""
-        return not self.differences
+        """Whether the runs were made in the paper's setting, on the paper's texts."""
+        return self.protocol.compared and not self.differences
 
     def of(self, method: str) -> list[Mapping[str, Any]]:
         """Return the finished runs of a method, by seed."""
@@ -60,10 +64,11 @@ class Study:
         return sorted(found, key=lambda r: (int(r["init_seed"]), int(r["data_seed"])))
 
     def values(self, method: str, language: str, score: str) -> dict[int, float]:
-        """Return a score of each finished run of a method that has it."""
+        """Return a score of each finished run of a method that has it, as the protocol reads it."""
+        key = self.protocol.scores.get(score, score)
         found: dict[int, float] = {}
         for record in self.of(method):
-            value = record.get("languages", {}).get(language, {}).get(score)
+            value = record.get("languages", {}).get(language, {}).get(key)
             if isinstance(value, int | float) and math.isfinite(value):
                 found[int(record["init_seed"])] = float(value)
         return found
@@ -127,8 +132,9 @@ class Study:
 def study_of(records: Iterable[Mapping[str, Any]]) -> Study:
     """Return the runs of a report, compared with what they should be.
 
-    A record of a method whose loss, zero rows, tying or optimizer is not the method's is an error;
-    other settings that differ are named, and then nothing is judged against print.
+    A record of a method whose loss, zero rows, tying or optimizer is not the method's is an error,
+    and so are records of several protocols; other settings that differ are named, and then nothing
+    is judged against print.
 
     Args:
         records: as in a run's ``record.json``; methods that no row shows are left out and named.
@@ -137,6 +143,7 @@ def study_of(records: Iterable[Mapping[str, Any]]) -> Study:
     others: dict[str, None] = {}
     found: dict[str, dict[str, None]] = {}
     seen: set[tuple[str, int, int]] = set()
+    protocols: dict[str, Protocol] = {}
     for record in records:
         name = str(record.get("name"))
         if name not in METHODS:
@@ -146,21 +153,41 @@ def study_of(records: Iterable[Mapping[str, Any]]) -> Study:
         if key in seen:
             raise ArgumentValueError("records", "each run once", f"two of {name}, seed {key[1]}")
         seen.add(key)
+        protocol = protocol_of(config_in(record))
+        protocols[protocol.name] = protocol
         for setting, value in differences(record).items():
             found.setdefault(setting, {})[value] = None
         kept.append(record)
+    if len(protocols) > 1:
+        raise ArgumentValueError("records", "runs of one protocol", " and ".join(protocols))
     named = {setting: tuple(values) for setting, values in found.items()}
-    return Study(records=tuple(kept), differences=named, others=tuple(others))
+    protocol = next(iter(protocols.values()), PAPER)
+    return Study(records=tuple(kept), differences=named, others=tuple(others), protocol=protocol)
+
+
+def studies_of(records: Iterable[Mapping[str, Any]]) -> list[Study]:
+    """Return the runs of each protocol as a study, the paper's first; at least one study.
+
+    Args:
+        records: as for `study_of`, of any protocols.
+    """
+    apart: dict[str, list[Mapping[str, Any]]] = {name: [] for name in PROTOCOLS}
+    others: list[Mapping[str, Any]] = []
+    for record in records:
+        known = record.get("name") in METHODS
+        (apart[protocol_of(config_in(record)).name] if known else others).append(record)
+    first, *rest = [listed for listed in apart.values() if listed] or [[]]
+    return [study_of([*first, *others]), *map(study_of, rest)]
 
 
 def differences(record: Mapping[str, Any]) -> dict[str, str]:
-    """Return the settings in which a run differs from the paper's, with its values.
+    """Return the settings in which a run differs from those of its protocol, with its values.
 
     Args:
         record: of a run, with its ``config``.
     """
-    run = run_config(_numbers(record.get("config") or {}))
-    expected = config_of(str(record["name"]), base_of())
+    run = config_in(record)
+    expected = config_of(str(record["name"]), base_of(protocol=protocol_of(run).name))
     model = expected.model.vocab_size
     ours, theirs = _flat(run), _flat(expected)
     theirs["model.vocab_size"] = ours.get("model.vocab_size", model)  # follows from the texts
@@ -168,6 +195,8 @@ def differences(record: Mapping[str, Any]) -> dict[str, str]:
     for setting, value in ours.items():
         if value == theirs.get(setting) or value in NEAR.get(setting, ()):
             continue
+        if setting.startswith("training.keep.") and run.training.keep.which == "last":
+            continue  # how the best would have been found
         if setting.startswith(WHAT):
             got = f"{setting} {value}"
             expected_words = f"the method {record['name']}, with {setting} {theirs.get(setting)}"
@@ -175,6 +204,15 @@ def differences(record: Mapping[str, Any]) -> dict[str, str]:
         if setting.startswith(HOW):
             found[setting] = str(value)
     return found
+
+
+def config_in(record: Mapping[str, Any]) -> RunConfig:
+    """Return the configuration that a record holds; settings it does not know have defaults.
+
+    Args:
+        record: of a run.
+    """
+    return run_config(_numbers(record.get("config") or {}))
 
 
 def _inside(printed: Printed | None, new: Interval | None) -> bool | None:

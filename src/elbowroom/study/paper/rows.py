@@ -14,6 +14,7 @@ from typing import Any
 from elbowroom import checks
 from elbowroom.errors import ArgumentValueError
 from elbowroom.lab.config import RunConfig, merge, plan, run_config
+from elbowroom.study.paper.protocols import PAPER, PROTOCOLS
 
 RARE = {"languages": ["lr"]}
 ANNEALED: dict[str, float] = {"start": 0.3, "end": 16.0}
@@ -45,9 +46,9 @@ QUICK: dict[str, Any] = {
     "evaluation": {"windows": 60, "temperatures": 40},
 }
 SEEDS, QUICK_SEEDS = 10, 2
-FIXED = (  # what tells the rows apart
+FIXED = (  # what tells the rows apart, or the protocols
     *("name", "init_seed", "data_seed", "zero_rows", "loss", "model.tied", "optimizer.name"),
-    *("data.sampling", "data.shares", "training.gradients_every"),
+    *("data.sampling", "data.shares", "training.gradients_every", "training.keep"),
 )
 MEASURED_EVERY = 10  # steps: gradients by type would cost most of a step more at each
 
@@ -68,6 +69,11 @@ def _margin(start: float, **more: Any) -> dict[str, Any]:
     return {"margin": {"start": start, **more}}
 
 
+def _scaled(by: float) -> dict[str, Any]:
+    """Return margin 1 with logits that are multiplied in training, and not where it is judged."""
+    return _margin(1.0) | {"logit_scale": by, "scale_after_training": False}
+
+
 def _loss(name: str, loss: Mapping[str, Any], **more: Any) -> Method:
     return Method(name=name, change={"loss": loss, **more})
 
@@ -79,7 +85,7 @@ def _plain() -> list[Method]:
         Method(name="ce-tied"),
         Method(name="monolingual", change=alone, share_of_steps=0.02),
         *(_loss(f"margin-{m}", _margin(float(m))) for m in ("8", "4", "2", "1", ".6", ".5", "0")),
-        *(_loss(f"margin-1-T.{t}", _margin(1.0) | {"logit_scale": t / 100}) for t in (46, 44)),
+        *(_loss(f"margin-1-T.{t}", _scaled(t / 100)) for t in (46, 44)),
         *(_loss(f"alpha-{a}", _margin(float(a), norms="both")) for a in (".25", ".0625")),
     ]
     skipped = {"optimizer": {"name": "row_adamw"}}
@@ -94,7 +100,7 @@ def _rivals() -> list[Method]:
         *(_loss(f"agg-{a}", {**gate, "options": {"alpha": float(a)}}) for a in (".02", ".2")),
         _loss("cosreg", {"penalty": "cosreg", "penalty_weight": 1.0}),
         _loss("adversarial", {"name": "adversarial", "options": {"alpha": 0.005}}),
-        _loss("cwt", {"name": "contrastive_weight_tying"}),
+        _loss("cwt", {"name": "contrastive_weight_tying"}, training={"keep": {"by": "objective"}}),
     ]
 
 
@@ -145,13 +151,20 @@ METHODS: dict[str, Method] = {
 }
 
 
-def base_of(*, quick: bool = False, change: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def base_of(
+    *,
+    quick: bool = False,
+    change: Mapping[str, Any] | None = None,
+    protocol: str = PAPER.name,
+) -> dict[str, Any]:
     """Return what all runs have in common, as in a configuration file.
 
     Args:
         quick: smaller models, shorter runs.
         change: values that go over these; not what tells the rows apart.
+        protocol: of `PROTOCOLS`.
     """
+    chosen = PROTOCOLS[checks.choice("protocol", protocol, tuple(PROTOCOLS))]
     given = change or {}
     for path in FIXED:
         value: Any = given
@@ -160,7 +173,10 @@ def base_of(*, quick: bool = False, change: Mapping[str, Any] | None = None) -> 
         if value is not None:
             fix = "leave it out, or use elbowroom train for other methods"
             raise ArgumentValueError(path, "what each row has", value, fix)
-    return merge(merge(BASE, QUICK if quick else {}), given)
+    base = merge(BASE, chosen.change)
+    if quick:
+        base = merge(merge(base, QUICK), chosen.quick)
+    return merge(base, given)
 
 
 def config_of(name: str, base: Mapping[str, Any] | None = None, seed: int = 0) -> RunConfig:
@@ -179,10 +195,12 @@ def config_of(name: str, base: Mapping[str, Any] | None = None, seed: int = 0) -
     method = METHODS[checks.choice("method", name, tuple(METHODS))]
     whole = dict(base_of() if base is None else base)
     if method.share_of_steps != 1.0:
-        steps = int(run_config(whole).training.steps)
-        fewer = max(2, round(method.share_of_steps * steps))
-        short = {"training": {"steps": fewer}, "optimizer": {"warmup": min(2, fewer)}}
-        whole = merge(whole, short)
+        training, share = run_config(whole).training, method.share_of_steps
+        fewer = max(2, round(share * training.steps))
+        short: dict[str, Any] = {"steps": fewer}
+        if training.keep.which == "best":  # as many looks as others have
+            short["keep"] = {"every": max(1, round(share * training.keep.every))}
+        whole = merge(whole, {"training": short, "optimizer": {"warmup": min(2, fewer)}})
     run = run_config(merge(merge(whole, method.change), {"name": name}))
     return run.with_seed(seed)
 
