@@ -1,7 +1,7 @@
 """Make the paper's tables and figures again, with seeds and intervals, beside its numbers.
 
-Trains what is missing and writes report.html, tables (Markdown, LaTeX, CSV) and figures (SVG) to
-the output folder; after each stretch of seeds, so that there is always a report of what is done.
+Trains what is missing and writes report.html, tables (Markdown, LaTeX, CSV) and figures (SVG, PDF)
+to the output folder; after each stretch of seeds, so that there is always a report of what is done.
 The whole of it, 42 methods with ten seeds each, is meant for a GPU: a CPU would need days.
 --quick is a look on a CPU, in minutes: every row, from smaller models and shorter runs, marked as
 such.

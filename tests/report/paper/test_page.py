@@ -55,8 +55,9 @@ def test_each_table_and_figure_is_a_file_too(folder: Path) -> None:
     figures = {path.stem for path in (folder / "figures").iterdir()}
     assert {"temperature-0", "temperature-1", "distribution-metrics-ppl-lr"} <= figures
     assert "distribution-detached-isotropy-hr" in figures
-    for path in (folder / "figures").iterdir():
+    for path in (folder / "figures").glob("*.svg"):
         ElementTree.fromstring(path.read_text(encoding="utf-8"))
+        assert path.with_suffix(".pdf").read_bytes().startswith(b"%PDF-1.4\n")
     assert "Nothing to show" in (folder / "report.html").read_text(encoding="utf-8")
 
 

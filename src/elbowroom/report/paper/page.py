@@ -73,7 +73,7 @@ def write_reproduction(
 ) -> Path:
     """Write ``report.html`` and the files of its tables and figures; return the page's path.
 
-    Tables go to ``tables/`` as Markdown, LaTeX and CSV, figures to ``figures/`` as SVG.
+    Tables go to ``tables/`` as Markdown, LaTeX and CSV, figures to ``figures/`` as SVG and PDF.
 
     Args:
         study: our runs.
@@ -165,7 +165,8 @@ def _folded(study: Study, table: Part, folder: Path) -> Markup:
 
 def _figures(drawn: Sequence[Figure], folder: Path) -> Markup:
     for figure in drawn:
-        figure.save_svg(folder / "figures" / f"{figure.name}.svg")
+        for form, save in (("svg", figure.save_svg), ("pdf", figure.save_pdf)):
+            save(folder / "figures" / f"{figure.name}.{form}")
     return panels(drawn)
 
 
