@@ -19,13 +19,13 @@ _WIDTHS = {chr(32 + i): width for i, width in enumerate(_ASCII)}
 _WIDTHS |= {"–": 556, "—": 1000, "…": 1000, "×": 584, "·": 278, "±": 584, "’": 222}
 _SYMBOLS = {  # a letter: its code in the font Symbol, and its width
     "∞": (0xA5, 713),
-    "−": (0x2D, 549),
     "≤": (0xA3, 549),
     "≥": (0xB3, 549),
     "→": (0xAE, 987),
     "α": (0x61, 631),
     "Δ": (0x44, 612),
 }
+_ALIKE = str.maketrans({"−": "–"})  # the true minus is in Symbol only, and there in another style
 ABSENT = "?"  # what stands for a letter that none of the fonts has
 
 
@@ -34,10 +34,10 @@ def runs_of(text: str, *, bold: bool = False) -> list[tuple[str, bytes]]:
 
     Example:
         >>> runs_of("−1 to ∞")
-        [('F2', b'-'), ('F0', b'1 to '), ('F2', b'\\xa5')]
+        [('F0', b'\\x961 to '), ('F2', b'\\xa5')]
     """
     found: list[tuple[str, bytes]] = []
-    for letter in text:
+    for letter in text.translate(_ALIKE):
         if letter in _SYMBOLS:
             font, code = SYMBOL, bytes([_SYMBOLS[letter][0]])
         else:
@@ -56,7 +56,7 @@ def width_of(text: str) -> float:
         >>> width_of("il"), width_of("é") == width_of("e")
         (0.444, True)
     """
-    return sum(map(_width, text)) / 1000
+    return sum(map(_width, text.translate(_ALIKE))) / 1000
 
 
 def _width(letter: str) -> int:

@@ -79,6 +79,17 @@ def test_the_committed_records_are_of_the_papers_setting(tmp_path: Path) -> None
     assert "✓ in" in page.read_text(encoding="utf-8")
 
 
+def test_records_without_series_have_a_table_and_say_what_is_missing(tmp_path: Path) -> None:
+    study = study_of(map(json.loads, EVIDENCE.read_text(encoding="utf-8").splitlines()))
+    parts = parts_of(["figure-discovery", "figure-kept", "figure-optimisation"])
+    page = write_reproduction(study, parts, tmp_path, command, Extras())
+    text = page.read_text(encoding="utf-8")
+    assert (text.count("Nothing to draw: "), text.count("Nothing to show: ")) == (1, 2)
+    assert not (tmp_path / "figures").exists()
+    table = (tmp_path / "tables" / "figure-discovery.md").read_text(encoding="utf-8")
+    assert "| twins-.3-16 | 10 of 10 | 1.00 [0.72, 1.00] | 10 of 10 |" in table
+
+
 def test_quick_runs_are_marked_and_not_judged(tmp_path: Path) -> None:
     base = base_of(quick=True)
     study = study_of([record("ce-tied", seed, base) for seed in range(2)])

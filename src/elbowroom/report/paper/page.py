@@ -11,6 +11,9 @@ from elbowroom.report.files import write_text
 from elbowroom.report.markup import Markup, element, join
 from elbowroom.report.origin import failure_section, origin_section
 from elbowroom.report.paper import figures, tables
+from elbowroom.report.paper.curves import discovery_figures, discovery_table, kept_figures
+from elbowroom.report.paper.margins import margin_figures
+from elbowroom.report.paper.optimisation import optimisation_figures, optimisation_table
 from elbowroom.report.paper.planes import plane
 from elbowroom.report.paper.ratios import gradient_figures, gradient_table
 from elbowroom.report.paper.verdict import verdict_lines, verdict_section
@@ -23,10 +26,14 @@ from elbowroom.study.paper.effective import Effective
 from elbowroom.study.paper.layout import (
     COMPONENTS,
     COSINES,
+    DISCOVERY,
     DISTRIBUTIONS,
     EFFECTIVE,
     GRADIENTS,
     HYPERPARAMETERS,
+    KEPT,
+    MARGINS,
+    OPTIMISATION,
     TAIL,
     TEMPERATURE,
     TOKENS,
@@ -46,9 +53,9 @@ PROTOCOL = (
     "temperatures on the test text. The signs of eigenvectors, on which the printed I(W) depends, "
     "are arbitrary."
 )
-NOTHING = (
-    "Nothing to show: this needs finished runs, their heads or their texts, which are not here."
-)
+NEEDED = "finished runs, their heads, their texts or what they measured while training"
+NOTHING = f"Nothing to show: this needs {NEEDED}, which is not here."
+NOT_DRAWN = f"Nothing to draw: this needs {NEEDED}, which is not here."
 Command = Callable[[str], str]
 
 
@@ -126,8 +133,10 @@ def _part(study: Study, part: Part, parts: Sequence[Part], folder: Path, extras:
         return join(note, element("p", NOTHING, class_="soft"))
     if table is not None:
         _save(folder, part.name, [table], table)
+    missing = part.name.startswith("figure-") and not drawn
     return join(
         note,
+        element("p", NOT_DRAWN, class_="soft") if missing else None,
         _figures(drawn, folder) if drawn else None,
         table.html() if table is not None else None,
     )
@@ -178,6 +187,15 @@ def _other(study: Study, part: Part, extras: Extras) -> tuple[Table | None, list
         return tables.hyperparameter_table(study), []
     if part.name == TRANSLATIONS.name:
         return tables.translation_table(study, part.methods), []
+    if part.name == OPTIMISATION.name:
+        drawn = optimisation_figures(study, part.methods)
+        return optimisation_table(study, part.methods), drawn
+    if part.name == DISCOVERY.name:
+        return discovery_table(study, part.methods), discovery_figures(study, part.methods)
+    if part.name == KEPT.name:
+        return None, kept_figures(study, part.methods)
+    if part.name == MARGINS.name:
+        return None, margin_figures(study)
     if part.name == TOKENS.name:
         return None, figures.token_figures(extras.tokens)
     if part.name == COSINES.name:
