@@ -61,9 +61,9 @@ def test_each_loss_has_a_panel_on_the_same_plane() -> None:
     assert (plain.name, close.name) == ("optimisation-0", "optimisation-1")
     assert plain.note == (
         "After “a␣c” comes “a”, which has probability 0.12. Of 3 other rows 3 are pushed, of the "
-        "1 of lr 1; the gradient of 0 is exactly zero."
+        "1 of lr 1; on 0 the push is exactly zero."
     )
-    assert "Of 3 other rows 1 are pushed, of the 1 of lr 0; the gradient of 2" in close.note
+    assert "Of 3 other rows 1 are pushed, of the 1 of lr 0; on 2 the push" in close.note
     assert "threshold" not in plain.svg()
     assert ">threshold</text>" in close.svg()
     places = [

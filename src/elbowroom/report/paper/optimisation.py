@@ -5,24 +5,22 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 from elbowroom.report.figure import BOTTOM, WIDTH, Figure, text_width, x_axis
 from elbowroom.report.markup import Markup, element, join, visible
 from elbowroom.report.numbers import short
-from elbowroom.report.palette import colour
+from elbowroom.report.paper.arrows import arrow, key, sign
 from elbowroom.report.scales import Scale
 from elbowroom.report.scatter import overlap
 from elbowroom.report.tables import Cell, Column, Table
 from elbowroom.study import mean_interval
 from elbowroom.study.paper import Study
 
-TYPES = {"context": "context alignment", "pull": "target alignment", "push": "marginalization"}
-SIGNS = ("row of the frequent language", "row of the rare language", "gradient exactly zero")
-COLOURS = {"context": 1, "pull": 3, "push": 2}  # blue, green and red, as in the paper
-TOP, EDGE, HEAD, LONGEST, SHORTEST = 71.0, 18.0, 4.2, 76.0, 5.0
+TOP, EDGE, LONGEST, SHORTEST = 71.0, 18.0, 76.0, 5.0
 DECADES = 6  # powers of ten that the lengths of arrows tell apart
 LEAST_HEIGHT, MOST_HEIGHT = 170.0, 330.0
+Box: TypeAlias = tuple[float, float, float, float]
 NAMED = 6  # of the rows that are pushed most
 RARE = "lr"
 
@@ -103,32 +101,19 @@ def _view(step: Mapping[str, Any]) -> _View:
     ys = [*step["aside"], step["source_at"][1]]
     losses = step["losses"].values()
     greatest = max(max(x["push"] + [x["pull"], x["context_norm"]]) for x in losses)
-    left, right = EDGE + LONGEST / 2, WIDTH - EDGE - LONGEST / 2
     wide, tall = max(xs) - min(xs) or 1.0, max(ys) - min(ys) or 1.0
+    left, right = EDGE + LONGEST / 2, WIDTH - LONGEST - 8  # pulls point to the right
     unit = max(wide / (right - left), tall / MOST_HEIGHT, 1e-12)
-    height = max(LEAST_HEIGHT, tall / unit + 2 * EDGE + LONGEST / 2)
-    middle_x, middle_y = (max(xs) + min(xs)) / 2, (max(ys) + min(ys)) / 2
-    half_x, half_y = unit * (WIDTH - 2 * EDGE) / 2, unit * height / 2
-    start, end = TOP + height, TOP
+    above = EDGE + max(0.0, LONGEST - (max(ys) - step["source_at"][1]) / unit)  # and this one up
+    height = max(LEAST_HEIGHT, tall / unit + EDGE + above)
+    low_x, high_y = min(xs) - unit * (left - EDGE), max(ys) + unit * above
+    high_x, low_y = low_x + unit * (WIDTH - 2 * EDGE), high_y - unit * height
     return _View(
         step=step,
-        across=Scale(low=middle_x - half_x, high=middle_x + half_x, start=EDGE, end=WIDTH - EDGE),
-        up=Scale(low=middle_y - half_y, high=middle_y + half_y, start=start, end=end),
+        across=Scale(low=low_x, high=high_x, start=EDGE, end=WIDTH - EDGE),
+        up=Scale(low=low_y, high=high_y, start=TOP + height, end=TOP),
         greatest=greatest or 1.0,
     )
-
-
-def _key() -> Markup:
-    """Return what arrows and marks mean."""
-    parts: list[Markup] = []
-    signs = ((False, True), (True, True), (False, False))
-    for i, (kind, sign, said) in enumerate(zip(TYPES, signs, SIGNS, strict=True)):
-        y = 14.0 + 19 * i
-        parts.append(_arrow((14.0, y), (36.0, y), kind, TYPES[kind]))
-        parts.append(element("text", TYPES[kind], x=42, y=y + 4))
-        parts.append(_sign(225.0, y, sign, said))
-        parts.append(element("text", said, x=236, y=y + 4))
-    return join(*parts)
 
 
 def _panel(name: str, loss: str, view: _View) -> Figure:
@@ -138,7 +123,7 @@ def _panel(name: str, loss: str, view: _View) -> Figure:
     pushes = [_push(view, row, norm) for row, norm in enumerate(found["push"]) if norm > 0]
     marks = [_mark(view, row, norm) for row, norm in enumerate(found["push"])]
     body = join(
-        _key(),
+        key(),
         axis,
         _threshold(view, found["threshold"], top, bottom),
         *pushes,
@@ -152,7 +137,7 @@ def _panel(name: str, loss: str, view: _View) -> Figure:
     note = (
         f"After “{visible(step['before'])}” comes “{_token(step, step['target'])}”, which has "
         f"probability {step['probability']:.2g}. Of {others} other rows {count} are pushed, of the "
-        f"{rare} of {RARE} {own}; the gradient of {others - count} is exactly zero."
+        f"{rare} of {RARE} {own}; on {others - count} the push is exactly zero."
     )
     title, height = f"One step: {loss}", bottom + BOTTOM
     return Figure(name=name, title=title, description=note, body=body, height=height, note=note)
@@ -171,25 +156,14 @@ def _threshold(view: _View, at: float | None, top: float, bottom: float) -> Mark
 def _push(view: _View, row: int, norm: float) -> Markup:
     x, y = view.at(row)
     tip = f"{_named(view.step, row)}: pushed, gradient {short(norm)}"
-    return _arrow((x, y), (x - view.length(norm), y), "push", tip)
+    return arrow((x, y), (x - view.length(norm), y), "push", tip)
 
 
 def _mark(view: _View, row: int, norm: float) -> Markup:
     step = view.step
     moved = norm > 0 or row == step["target"]
     tip = f"{_named(step, row)}: logit {short(step['along'][row])}"
-    return _sign(*view.at(row), (step["languages"][row] == RARE, moved), tip)
-
-
-def _sign(x: float, y: float, look: tuple[bool, bool], tip: str) -> Markup:
-    """Return a circle, or for a rare language's row a square; hollow where nothing moves it."""
-    rare, moved = look
-    ink = "var(--ink)" if moved else "var(--soft)"
-    style = {"fill": ink if moved else "var(--bg)", "stroke": ink, "stroke_width": 0.9}
-    if not rare:
-        return element("circle", cx=f"{x:.1f}", cy=f"{y:.1f}", r=2.1, **style, data_tip=tip)
-    corner = {"x": f"{x - 1.9:.1f}", "y": f"{y - 1.9:.1f}", "width": 3.8, "height": 3.8}
-    return element("rect", **corner, **style, data_tip=tip)
+    return sign(*view.at(row), (step["languages"][row] == RARE, moved), tip)
 
 
 def _aligned(view: _View, found: Mapping[str, Any]) -> Markup:
@@ -198,34 +172,15 @@ def _aligned(view: _View, found: Mapping[str, Any]) -> Markup:
     if found["pull"] > 0:
         x, y = view.at(step["target"])
         tip = f"{_named(step, step['target'])}: pulled, gradient {short(found['pull'])}"
-        arrows.append(_arrow((x, y), (x + view.length(found["pull"]), y), "pull", tip))
+        arrows.append(arrow((x, y), (x + view.length(found["pull"]), y), "pull", tip))
     right, over = found["context"]
     norm = math.hypot(right, over)
     if norm > 0:
         x, y = view.across(step["source_at"][0]), view.up(step["source_at"][1])
         reach = view.length(norm) / norm
         tip = f"{_named(step, step['source'])}: gradient {short(found['context_norm'])}"
-        arrows.append(_arrow((x, y), (x + reach * right, y - reach * over), "context", tip))
+        arrows.append(arrow((x, y), (x + reach * right, y - reach * over), "context", tip))
     return join(*arrows)
-
-
-def _arrow(start: tuple[float, float], end: tuple[float, float], kind: str, tip: str) -> Markup:
-    (x1, y1), (x2, y2) = start, end
-    length = max(1e-9, math.hypot(x2 - x1, y2 - y1))
-    ux, uy = (x2 - x1) / length, (y2 - y1) / length
-    strong = kind != "push"
-    size = HEAD if strong else 0.72 * HEAD
-    base_x, base_y = x2 - size * ux, y2 - size * uy
-    sides = [(x2, y2), (base_x - size * uy / 2, base_y + size * ux / 2)]
-    sides.append((base_x + size * uy / 2, base_y - size * ux / 2))
-    points = " ".join(f"{x:.1f},{y:.1f}" for x, y in sides)
-    hue = colour(COLOURS[kind])
-    width, dim = (2.4, None) if strong else (1.0, 0.6)
-    ends = {"x1": x1, "y1": y1, "x2": base_x, "y2": base_y}
-    places = {key: f"{value:.1f}" for key, value in ends.items()}
-    line = element("line", **places, stroke=hue, stroke_width=width, stroke_opacity=dim)
-    head = element("polygon", points=points, fill=hue, fill_opacity=dim)
-    return element("g", line, head, data_tip=tip)
 
 
 def _names(view: _View, found: Mapping[str, Any]) -> list[Markup]:
@@ -234,25 +189,27 @@ def _names(view: _View, found: Mapping[str, Any]) -> list[Markup]:
     others = [row for row in range(len(push)) if row != step["source"] and push[row] > 0]
     order = sorted(others, key=lambda row: -push[row])[:NAMED]
     source = view.across(step["source_at"][0]), view.up(step["source_at"][1])
-    asked = [(*view.at(step["target"]), f"{_token(step, step['target'])} (target)")]
-    asked.append((*source, f"{_token(step, step['source'])} (context)"))
-    asked += [(*view.at(row), _token(step, row)) for row in order]
-    taken = [(x - 3, y - 3, x + 3, y + 3) for x, y, _ in asked]
-    words = []
-    for i, (x, y, text) in enumerate(asked):
-        width = 0.85 * text_width(text)
-        below, over = (x - width / 2, y + 13), (x - width / 2, y - 6)
-        beside = [(x + 5, y + 4), (x - 5 - width, y + 4)]
-        aligned = i < 2  # the target's and the context's arrow may be beside
-        for left, base in [below, over] if aligned else [*beside, over, below]:
-            box = (left, base - 9, left + width, base + 2)
-            free = not any(overlap(box, other) for j, other in enumerate(taken) if j != i)
-            if free and box[0] >= 2 and box[2] <= WIDTH - 2:
-                taken.append(box)
-                at = {"x": f"{left:.1f}", "y": f"{base:.1f}"}
-                words.append(element("text", text, class_="token halo", **at))
-                break
-    return words
+    target = (*view.at(step["target"]), _token(step, step["target"]))
+    pushed = [(*view.at(row), _token(step, row)) for row in order]
+    taken: list[Box] = []
+    words = [_word(*target, taken, beside=False)]  # its arrow is
+    words.append(_word(*source, _token(step, step["source"]), taken))
+    taken += [(x - 3, y - 3, x + 3, y + 3) for x, y, _ in pushed]
+    return [word for word in [*words, *(_word(*one, taken) for one in pushed)] if word]
+
+
+def _word(x: float, y: float, text: str, taken: list[Box], *, beside: bool = True) -> Markup | None:
+    """Return a name near its mark, and take its room; None where there is none."""
+    width, own = 0.85 * text_width(text), (x - 3, y - 3, x + 3, y + 3)
+    aside = [(x + 5, y + 4), (x - 5 - width, y + 4)] if beside else []
+    for left, base in [*aside, (x - width / 2, y + 13), (x - width / 2, y - 6)]:
+        box = (left, base - 9, left + width, base + 2)
+        free = not any(overlap(box, other) for other in taken if other != own)
+        if free and box[0] >= 2 and box[2] <= WIDTH - 2:
+            taken += [box, own]
+            at = {"x": f"{left:.1f}", "y": f"{base:.1f}"}
+            return element("text", text, class_="token halo", **at)
+    return None
 
 
 def _named(step: Mapping[str, Any], row: int) -> str:
