@@ -19,8 +19,10 @@ def followed(
 
 
 def test_every_seed_is_a_thin_line_to_one_scale() -> None:
-    study = study_of([followed(0, [0.0, 0.8]), followed(1, [0.1, 0.2])])
+    ends = {"translation": 0.8}, {"translation": 0.2}
+    study = study_of([followed(i, [0.1 * i, e], **ends[i]) for i, e in enumerate((0.8, 0.2))])
     (figure,) = discovery_figures(study, METHODS)
+    assert figure.note == "Discovered at the end: margin-1 1 of 2."
     svg = figure.svg()
     ElementTree.fromstring(svg)
     assert svg.count('class="thin"') == 2

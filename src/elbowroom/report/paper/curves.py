@@ -8,7 +8,7 @@ from dataclasses import replace
 from elbowroom.report.figure import Figure
 from elbowroom.report.lines import Axes, Line, line_chart
 from elbowroom.report.tables import Cell, Column, Table
-from elbowroom.study import mean_interval
+from elbowroom.study import Interval, mean_interval
 from elbowroom.study.paper import Study
 from elbowroom.study.paper.curves import GOOD_PPL, SHARED, Series, curves, discovered
 
@@ -30,8 +30,13 @@ def discovery_figures(study: Study, methods: Sequence[str]) -> list[Figure]:
     axes = Axes(x="step", y="rows that find their twin", y_values=(0.0, 1.0), level=SHARED)
     said = "The share of rare rows whose nearest frequent row is the same character, by step."
     title = "Translation score while training"
-    lines = [*thin, *thick]
-    return [line_chart("discovery", title, lines, axes, description=said)] if lines else []
+    if not thick:
+        return []
+    figure = line_chart("discovery", title, [*thin, *thick], axes, description=said)
+    ends = ((line.label, discovered(study, line.label)) for line in thick)
+    counts = [f"{label} {_of(share)}" for label, share in ends if share is not None]
+    note = f"Discovered at the end: {', '.join(counts)}." if counts else ""
+    return [replace(figure, note=note)]
 
 
 def discovery_table(study: Study, methods: Sequence[str]) -> Table | None:
@@ -53,12 +58,16 @@ def discovery_table(study: Study, methods: Sequence[str]) -> Table | None:
         if share is not None:
             best = study.values(method, RARE, "best_ppl").values()
             good = f"{sum(ppl < GOOD_PPL for ppl in best)} of {len(best)}"
-            rows.append([method, f"{round(share.estimate * share.n)} of {share.n}", share, good])
+            rows.append([method, _of(share), share, good])
     return (
         Table(title="Runs that discovered the shared letters", columns=columns, rows=rows)
         if rows
         else None
     )
+
+
+def _of(share: Interval) -> str:
+    return f"{round(share.estimate * share.n)} of {share.n}"
 
 
 def kept_figures(study: Study, methods: Sequence[str]) -> list[Figure]:

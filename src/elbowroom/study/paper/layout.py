@@ -238,9 +238,9 @@ OPTIMISATION = Part(
     "pushed, and by the gradient of the context's token: so it holds the arrows of cross-entropy "
     "whole, and rows and the other loss's context arrow as they fall on it. Across is the logit; "
     "the dotted line is the threshold. An arrow's length is the logarithm of the gradient's norm, "
-    "over six powers of ten, and the shortest for all below; a row whose marginalization is exactly "
-    "zero has no arrow of it and a hollow mark. Of the context's tokens, the one that moves most "
-    "has an arrow.",
+    "over six powers of ten, and the shortest for all below; a row whose marginalization is "
+    "exactly zero has no arrow of it and a hollow mark. Of the context's tokens, the one that "
+    "moves most has an arrow.",
 )
 DISCOVERY = Part(
     name="figure-discovery",
