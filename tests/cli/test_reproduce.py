@@ -68,10 +68,11 @@ def test_every_part_in_a_quick_run(home: Path, capsys: Capture) -> None:
     assert f"{len(METHODS)} finished runs of {len(METHODS)} methods." in page
     assert "elbowroom reproduce --only table-untied --quick --seeds 1 --resume" in page
     names = {path.name for path in Path("runs/tables").iterdir()}
-    assert len(names) == 3 * 10  # the eight tables, mean cosines, and gradient ratios
+    assert len(names) == 3 * 12  # the eight tables, and four beside figures
     figures = {path.stem for path in Path("runs/figures").iterdir()}
     assert {"tokens", "tail", "cosine-classes", "cosines-0", "cosines-3", "components-3"} <= figures
-    assert "gradients-averages-hr" in figures
+    assert {"gradients-averages-hr", "optimisation-0", "optimisation-1", "kept"} <= figures
+    assert {"discovery", "margins-ppl-lr", "margins-accuracy-hr"} <= figures
     assert "<h2>Failed runs</h2>" in page
     assert "Nothing to show" not in page
     translations = Path("runs/tables/table-translations.md").read_text(encoding="utf-8")
@@ -137,6 +138,22 @@ def test_both_protocols_live_in_one_folder(home: Path, capsys: Capture) -> None:
     for name in ("table-protocols", "table-detached"):
         again = Path(f"again/tables/{name}.csv").read_bytes()
         assert again == Path(f"runs/tables/{name}.csv").read_bytes()
+
+
+def test_what_is_looked_into_is_in_the_records(home: Path, capsys: Capture) -> None:
+    only = ("--only", "figure-optimisation,figure-discovery,figure-kept")
+    assert reproduce(*only, "--seeds", "1", "--quiet") == 0
+    lines = Path("runs/records.jsonl").read_text(encoding="utf-8").splitlines()
+    found = {one["name"]: one for one in map(json.loads, lines)}
+    assert set(found["ce-tied"]["step"]["losses"]) == {"cross-entropy", "margin 1"}
+    assert found["margin-1"]["curves"]["translation"]["steps"] == [4, 6]
+    assert found["margin-2"]["curves"]["kept"]["steps"] == [2, 4, 6]
+    given = ("--records", "runs/records.jsonl", "--output", "again")
+    assert main(["reproduce", *only, *given]) == 0
+    capsys.readouterr()
+    for path in Path("runs/figures").iterdir():
+        assert path.read_bytes() == Path("again/figures", path.name).read_bytes()
+    assert len(list(Path("again/figures").iterdir())) == 2 * 4
 
 
 def test_a_dry_run_says_what_remains_and_trains_nothing(home: Path, capsys: Capture) -> None:

@@ -127,7 +127,19 @@ def test_a_quick_look(windows):
         expected = by_hand(corpus(), of, r, bins_of(), windows)
         for language in ("hr", "lr"):
             names = ("nll", "ppl", "accuracy")
-            close(one[language], {name: expected[language][name] for name in names})
+            close({k: one[language][k] for k in names}, {k: expected[language][k] for k in names})
+
+
+def test_a_quick_look_at_translations():
+    of, size = model(), corpus().vocab_size // 2
+    with torch.no_grad():  # the second run learned all of them
+        of.head[1, size:] = of.head[1, :size] * 3
+    looks, records = judge(of=of).quick(2), judge(of=of).full()
+    assert [one["lr"]["translation"] for one in looks] == [r["translation"] for r in records]
+    assert looks[1]["lr"]["translation"] == 1.0
+    assert "translation" not in looks[1]["hr"]
+    for one in judge(pair=False).quick(2):
+        assert all("translation" not in scores for scores in one.values())
 
 
 # Company
@@ -184,7 +196,8 @@ def test_a_run_that_is_not_finite_stands_alone(bad):
         assert scores["isotropy"] is scores["isotropy_signfree"] is None
     assert records[1]["translation"] is None
     quick = judge(of=of).quick(4)
-    assert quick[1]["lr"] == {"nll": None, "ppl": None, "accuracy": None}
+    lost_scores = dict.fromkeys(("nll", "ppl", "accuracy", "translation"))
+    assert quick[1]["lr"] == lost_scores
     close(quick[0], judge(of=healthy).quick(4)[0])
 
 

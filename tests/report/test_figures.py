@@ -89,6 +89,27 @@ def test_long_lines_are_thinned() -> None:
     assert len(figure.hover[0]["points"]) == lines.MOST_POINTS // 2
 
 
+def test_bands_break_where_there_is_no_interval() -> None:
+    ends = [(1.0, 3.0), (1.0, 2.0), None, (0.5, 2.0), (-9.0, 4.0)]
+    line = Line(label="a", index=2, x=[0, 1, 2, 3, 4], y=[2.0, 1.5, 1.2, 1.0, 1.0], ends=ends)
+    svg = tree(line_chart("b", "bands", [line], Axes(x="x", y="y", level=1.5)))
+    bands = [p.get("d") or "" for p in svg.iter("path") if p.get("class") == "band"]
+    assert [band.count("L") for band in bands] == [3, 3]
+    assert [e.get("class") for e in svg.iter("line")].count("guide") == 1
+    log = line_chart("l", "log", [line], Axes(x="x", y="y", log_y=True, level=99.0))
+    assert "guide" not in log.svg()
+    ElementTree.fromstring(log.svg())
+    long = Line(label="a", index=0, x=range(999), y=[1.0] * 999, ends=[(0.0, 2.0)] * 999)
+    assert line_chart("n", "long", [long], AXES).svg().count('class="band"') == 1
+
+
+def test_lines_that_no_filter_hides() -> None:
+    line = Line(label="a", index=1, x=[0, 1], y=[2.0, 1.5], method=False)
+    figure = line_chart("b", "free", [line], AXES)
+    assert "m1" not in figure.svg()
+    assert figure.hover[0]["index"] is None
+
+
 def test_hovering_knows_the_values() -> None:
     found = chart([3.0, None, 1.0]).hover
     assert [(h["label"], h["index"]) for h in found] == [("a<b", 0)]

@@ -1,7 +1,7 @@
 """Make the paper's tables and figures again, with seeds and intervals, beside its numbers.
 
-Trains what is missing and writes report.html, tables (Markdown, LaTeX, CSV) and figures (SVG) to
-the output folder; after each stretch of seeds, so that there is always a report of what is done.
+Trains what is missing and writes report.html, tables (Markdown, LaTeX, CSV) and figures (SVG, PDF)
+to the output folder; after each stretch of seeds, so that there is always a report of what is done.
 The whole of it, every method with ten seeds, is meant for a GPU: a CPU would need days.
 --quick is a look on a CPU, in minutes: every row, from smaller models and shorter runs, marked as
 such.
@@ -74,7 +74,10 @@ from elbowroom.study.paper.tokens import expected_counts, rarest
 from elbowroom.study.paper.translations import letters_of
 
 HEADS = {"figure-cosines", "figure-components"}  # need what records do not hold
-LOOKED_INTO = {"table-translations", "figure-cosines", "figure-tail", "figure-gradients"}
+LOOKED_INTO = {
+    *("table-translations", "figure-cosines", "figure-tail", "figure-gradients"),
+    *("figure-optimisation", "figure-discovery", "figure-kept"),
+}
 # paper if left out; None tells that it was, for --records, whose runs say it themselves
 ProtocolName: TypeAlias = Annotated[
     Literal["paper", "clean"] | None, tyro.conf.arg(metavar="{paper,clean}")
@@ -91,8 +94,9 @@ class Command(Training):
     only: tyro.conf.UseAppendAction[Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME")]] = ()
     """Some parts only, with commas between: table-metrics, table-extended, table-untied,
     table-softminus, table-detached, table-protocols, table-effective, table-hyperparameters,
-    table-translations, figure-gradients, figure-tail, figure-cosines,
-    figure-components, figure-temperature, figure-distributions."""
+    table-translations, figure-optimisation, figure-tokens, figure-gradients, figure-tail,
+    figure-cosines, figure-components, figure-temperature, figure-discovery, figure-kept,
+    figure-margins, figure-distributions."""
     seeds: Integer = None
     """Starts and orders of data of each method; 10, with --quick 2."""
     quick: bool = False

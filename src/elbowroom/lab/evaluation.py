@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from elbowroom import checks, diagnose
@@ -81,6 +81,8 @@ class Judge:
     def quick(self, windows: int) -> list[dict[str, dict[str, float | None]]]:
         """Return each run's scores by language on a few windows spread over the text.
 
+        The second of twin languages also has the share of its rows that find their translation.
+
         Args:
             windows: how many a language.
         """
@@ -88,13 +90,16 @@ class Judge:
         self._score([evaluation], windows)
         result = evaluation.result()
         names = ("nll", "ppl", "accuracy")
-        return [
+        out = [
             {
                 str(language): {name: _number(getattr(scores, name)[r]) for name in names}
                 for language, scores in result.groups.items()
             }
             for r in range(self.model.runs)
         ]
+        for one, score in zip(out, self._translations(), strict=False):
+            one[self.corpus.languages[1]]["translation"] = score
+        return out
 
     def full(self, progress: Callable[[int, int], None] | None = None) -> list[dict[str, Any]]:
         """Return each run's record by language, temperatures and what embeddings say.
@@ -183,9 +188,7 @@ class Judge:
 
     def _embeddings(self, records: list[dict[str, Any]]) -> None:
         """Add isotropy by language and, for twin languages, the translation score."""
-        head = self.model.head.detach().float()
-        finite = head.square().sum((-2, -1)).isfinite()  # not of a run that went astray
-        head = torch.where(finite[:, None, None], head, 0.0)
+        head, finite = self._heads()
         groups = torch.as_tensor(self.corpus.group_of_token, device=head.device)
         for index, language in enumerate(self.corpus.languages):
             rows = groups == index
@@ -195,11 +198,23 @@ class Judge:
                 found = diagnose.isotropy(head, convention, rows=rows)  # type: ignore[arg-type]
                 for record, value in zip(records, found.where(finite, torch.nan), strict=True):
                     record["languages"][language][name] = _number(value)
+        for record, score in zip(records, self._translations(), strict=False):
+            record["translation"] = score
+
+    def _heads(self) -> tuple[Float[Tensor, "R V D"], Bool[Tensor, " R"]]:
+        """Return the heads, and which are finite; zeros stand for one that went astray."""
+        head = self.model.head.detach().float()
+        finite = head.square().sum((-2, -1)).isfinite()
+        return torch.where(finite[:, None, None], head, 0.0), finite
+
+    def _translations(self) -> list[float | None]:
+        """Return each run's translation score; nothing where languages are no twins."""
         mapping = twins(self.corpus)
-        if mapping is not None:
-            found = diagnose.translation_score(head, mapping.to(head.device))
-            for record, value in zip(records, found.where(finite, torch.nan), strict=True):
-                record["translation"] = _number(value)
+        if mapping is None:
+            return []
+        head, finite = self._heads()
+        found = diagnose.translation_score(head, mapping.to(head.device))
+        return [_number(value) for value in found.where(finite, torch.nan)]
 
 
 def twins(corpus: Corpus) -> Int[Tensor, "K 2"] | None:

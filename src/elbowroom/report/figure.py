@@ -10,9 +10,11 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from elbowroom.provenance import write_bytes
 from elbowroom.report.files import write_text
 from elbowroom.report.markup import Markup, element, join
 from elbowroom.report.palette import LIGHT, colour, dash, marker, variables
+from elbowroom.report.pdf import pdf_of
 from elbowroom.report.scales import Scale, tick_labels
 
 WIDTH, HEIGHT = 440, 290
@@ -48,6 +50,14 @@ class Figure:
 
     def save_svg(self, path: str | Path) -> Path:
         """Write the drawing as a file of its own, light, with its title; return the path."""
+        return write_text(path, self.svg_file())
+
+    def save_pdf(self, path: str | Path) -> Path:
+        """Write what `save_svg` writes as a PDF of one page; return the path."""
+        return write_bytes(path, pdf_of(self.svg_file(), self.title))
+
+    def svg_file(self) -> str:
+        """Return the text of an SVG file: light, with title and style."""
         rules = f".figure{{{variables(LIGHT)}}}\n{style()}"
         heading = element("text", self.title, class_="heading", x=12, y=20)
         body = join(
@@ -57,7 +67,7 @@ class Figure:
             element("g", self.body, transform="translate(0,26)"),
         )
         svg = self._svg(body, self.height + 26, xmlns="http://www.w3.org/2000/svg")
-        return write_text(path, f"{svg}\n")
+        return f"{svg}\n"
 
     def _svg(self, body: Markup, height: float, **more: object) -> Markup:
         more |= {"data_hover": json.dumps(list(self.hover)) if self.hover else None}

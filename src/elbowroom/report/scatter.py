@@ -144,7 +144,7 @@ def _labels(places: Sequence[tuple[float, float, str]], top: float) -> list[Mark
         for left, base in ((x + 5, y + 4), (x - 5 - width, y + 4), (x - width / 2, y - 6)):
             box = (left, base - 9, left + width, base + 2)
             inside = box[0] >= 2 and box[2] <= WIDTH - 2 and box[1] >= top
-            if inside and not any(_overlap(box, t) for j, t in enumerate(taken) if j != i):
+            if inside and not any(overlap(box, t) for j, t in enumerate(taken) if j != i):
                 taken.append(box)
                 at = {"x": f"{left:.1f}", "y": f"{base:.1f}"}
                 found.append(element("text", text, class_="token halo", **at))
@@ -152,5 +152,6 @@ def _labels(places: Sequence[tuple[float, float, str]], top: float) -> list[Mark
     return found
 
 
-def _overlap(a: tuple[float, ...], b: tuple[float, ...]) -> bool:
+def overlap(a: tuple[float, ...], b: tuple[float, ...]) -> bool:
+    """Return whether two boxes (left, top, right, bottom) share room."""
     return a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3]

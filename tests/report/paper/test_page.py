@@ -55,8 +55,9 @@ def test_each_table_and_figure_is_a_file_too(folder: Path) -> None:
     figures = {path.stem for path in (folder / "figures").iterdir()}
     assert {"temperature-0", "temperature-1", "distribution-metrics-ppl-lr"} <= figures
     assert "distribution-detached-isotropy-hr" in figures
-    for path in (folder / "figures").iterdir():
+    for path in (folder / "figures").glob("*.svg"):
         ElementTree.fromstring(path.read_text(encoding="utf-8"))
+        assert path.with_suffix(".pdf").read_bytes().startswith(b"%PDF-1.4\n")
     assert "Nothing to show" in (folder / "report.html").read_text(encoding="utf-8")
 
 
@@ -85,6 +86,17 @@ def test_the_committed_records_make_all_that_they_can(tmp_path: Path) -> None:
     assert {f"{name}.{end}" for name in wanted for end in ("md", "tex", "csv")} <= written
     figures = {path.stem for path in (tmp_path / "figures").iterdir()}
     assert {"temperature-0", "temperature-1", "distribution-untied-mrr-lr"} <= figures
+
+
+def test_records_without_series_have_a_table_and_say_what_is_missing(tmp_path: Path) -> None:
+    study = study_of(map(json.loads, EVIDENCE.read_text(encoding="utf-8").splitlines()))
+    parts = parts_of(["figure-discovery", "figure-kept", "figure-optimisation"])
+    page = write_reproduction(study, parts, tmp_path, command, Extras())
+    text = page.read_text(encoding="utf-8")
+    assert (text.count("Nothing to draw: "), text.count("Nothing to show: ")) == (1, 2)
+    assert not (tmp_path / "figures").exists()
+    table = (tmp_path / "tables" / "figure-discovery.md").read_text(encoding="utf-8")
+    assert "| twins-.3-16 | 10 of 10 | 1.00 [0.72, 1.00] | 10 of 10 |" in table
 
 
 def test_quick_runs_are_marked_and_not_judged(tmp_path: Path) -> None:

@@ -55,6 +55,13 @@ def test_starts_lie_apart_and_the_printed_luck_is_counted() -> None:
     assert "a share of 5 to 70% (95% interval)" in text  # Wilson's, of 1 in 4
 
 
+def test_discoveries_are_named_with_their_seeds() -> None:
+    listed = [record("margin-1", seed, translation=t) for seed, t in enumerate((0.1, 0.5, 0.9))]
+    found = answers(study_of(listed))
+    text = next(" ".join(a.sentences) for a in found if a.question == QUESTIONS["seed"])
+    assert "the languages share: margin-1 in 2 of 3 (seed 1, 2)." in text
+
+
 def test_separated_embeddings_as_published_and_skipped() -> None:
     text = said("margin-1", "skipped-1")["separated"]
     assert "As published they are plain AdamW" in text

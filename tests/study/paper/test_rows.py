@@ -49,6 +49,8 @@ def test_the_setting_is_the_papers() -> None:
         ("margin-0", 0.0, 1.0, None),
         ("margin-1-T.46", 1.0, 0.46, None),
         ("margin-1-T.44", 1.0, 0.44, None),
+        ("alpha-1", 1.0, 1.0, "both"),
+        ("alpha-.5", 0.5, 1.0, "both"),
         ("alpha-.25", 0.25, 1.0, "both"),
         ("alpha-.0625", 0.0625, 1.0, "both"),
     ],

@@ -43,7 +43,13 @@ def token_figures(counts: Counts) -> list[Figure]:
         counts: by language, the most frequent first.
     """
     lines = [
-        Line(label=language, index=i, x=list(range(1, len(found) + 1)), y=[n for _, n in found])
+        Line(
+            label=language,
+            index=i,
+            x=list(range(1, len(found) + 1)),
+            y=[n for _, n in found],
+            method=False,
+        )
         for i, (language, found) in enumerate(counts.items())
         if found
     ]
@@ -74,9 +80,10 @@ def tail_figures(study: Study, methods: Sequence[str]) -> list[Figure]:
         if not curves:
             continue
         rank = list(range(1, len(curves[0]) + 1))
-        thin += [Line(label=method, index=i, x=rank, y=curve, thin=True) for curve in curves]
+        own = Line(label=method, index=i, x=rank, y=(), method=False)
+        thin += [replace(own, y=curve, thin=True) for curve in curves]
         means = [math.exp(sum(map(math.log, at)) / len(at)) for at in zip(*curves, strict=True)]
-        thick.append(Line(label=method, index=i, x=rank, y=means))
+        thick.append(replace(own, y=means))
         target = sum(tail["target"] for tail in tails) / len(tails)
         said.append(f"{method} {target:.3f}")
     if not thick:

@@ -12,6 +12,9 @@ from elbowroom.report.markup import Markup, element, join
 from elbowroom.report.origin import failure_section, origin_section
 from elbowroom.report.paper import figures, tables
 from elbowroom.report.paper.beside import beside_table
+from elbowroom.report.paper.curves import discovery_figures, discovery_table, kept_figures
+from elbowroom.report.paper.margins import margin_figures
+from elbowroom.report.paper.optimisation import optimisation_figures, optimisation_table
 from elbowroom.report.paper.planes import plane
 from elbowroom.report.paper.ratios import gradient_figures, gradient_table
 from elbowroom.report.paper.verdict import setting_lines, verdict_lines, verdict_section
@@ -25,10 +28,14 @@ from elbowroom.study.paper.layout import (
     BESIDE,
     COMPONENTS,
     COSINES,
+    DISCOVERY,
     DISTRIBUTIONS,
     EFFECTIVE,
     GRADIENTS,
     HYPERPARAMETERS,
+    KEPT,
+    MARGINS,
+    OPTIMISATION,
     TAIL,
     TEMPERATURE,
     TOKENS,
@@ -43,9 +50,9 @@ CELL = (
     "out of that line. Each drawing has its own scale."
 )
 SIGNS = "The signs of eigenvectors, on which the printed I(W) depends, are arbitrary."
-NOTHING = (
-    "Nothing to show: this needs finished runs, their heads or their texts, which are not here."
-)
+NEEDED = "finished runs, their heads, their texts or what they measured while training"
+NOTHING = f"Nothing to show: this needs {NEEDED}, which is not here."
+NOT_DRAWN = f"Nothing to draw: this needs {NEEDED}, which is not here."
 Command = Callable[[str], str]
 
 
@@ -74,7 +81,7 @@ def write_reproduction(
 ) -> Path:
     """Write ``report.html`` and the files of its tables and figures; return the page's path.
 
-    Tables go to ``tables/`` as Markdown, LaTeX and CSV, figures to ``figures/`` as SVG.
+    Tables go to ``tables/`` as Markdown, LaTeX and CSV, figures to ``figures/`` as SVG and PDF.
 
     Args:
         study: our runs.
@@ -129,8 +136,10 @@ def _part(study: Study, part: Part, parts: Sequence[Part], folder: Path, extras:
         return join(note, element("p", NOTHING, class_="soft"))
     if table is not None:
         _save(folder, part.name, [table], table)
+    missing = part.name.startswith("figure-") and not drawn
     return join(
         note,
+        element("p", NOT_DRAWN, class_="soft") if missing else None,
         _figures(drawn, folder) if drawn else None,
         table.html() if table is not None else None,
     )
@@ -179,7 +188,8 @@ def _folded(study: Study, table: Part, folder: Path) -> Markup:
 
 def _figures(drawn: Sequence[Figure], folder: Path) -> Markup:
     for figure in drawn:
-        figure.save_svg(folder / "figures" / f"{figure.name}.svg")
+        for form, save in (("svg", figure.save_svg), ("pdf", figure.save_pdf)):
+            save(folder / "figures" / f"{figure.name}.{form}")
     return panels(drawn)
 
 
@@ -191,6 +201,15 @@ def _other(study: Study, part: Part, extras: Extras) -> tuple[Table | None, list
         return tables.hyperparameter_table(study), []
     if part.name == TRANSLATIONS.name:
         return tables.translation_table(study, part.methods), []
+    if part.name == OPTIMISATION.name:
+        drawn = optimisation_figures(study, part.methods)
+        return optimisation_table(study, part.methods), drawn
+    if part.name == DISCOVERY.name:
+        return discovery_table(study, part.methods), discovery_figures(study, part.methods)
+    if part.name == KEPT.name:
+        return None, kept_figures(study, part.methods)
+    if part.name == MARGINS.name:
+        return None, margin_figures(study)
     if part.name == TOKENS.name:
         return None, figures.token_figures(extras.tokens)
     if part.name == COSINES.name:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from itertools import groupby
 from typing import Any
 
 from elbowroom.report.figure import (
@@ -19,6 +18,7 @@ from elbowroom.report.figure import (
     x_axis,
     y_axis,
 )
+from elbowroom.report.lines import area
 from elbowroom.report.markup import Markup, element, join, visible
 from elbowroom.report.numbers import short
 from elbowroom.report.palette import colour, dash
@@ -150,15 +150,7 @@ def _band(curve: Sequence[Interval | None], index: int, across: Scale, up: Scale
             continue
         low = max(point.low, up.low / 2)  # below the drawing
         ends.append((across(rank), up(low), up(min(point.high, 2 * up.high))))
-    areas = []
-    for known, group in groupby(ends, key=lambda end: end is not None):
-        part = [end for end in group if end is not None]
-        if known and len(part) > 1:
-            upper = [f"{x:.1f},{high:.1f}" for x, _, high in part]
-            lower = [f"{x:.1f},{low:.1f}" for x, low, _ in reversed(part)]
-            path = f"M{'L'.join([*upper, *lower])}Z"
-            areas.append(element("path", d=path, class_="band", fill=colour(index)))
-    return join(*areas)
+    return area(ends, index)
 
 
 def _line(curve: Sequence[Interval | None], index: int, across: Scale, up: Scale) -> Markup:

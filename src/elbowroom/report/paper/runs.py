@@ -16,8 +16,10 @@ from elbowroom.lab.tokens import Corpus
 from elbowroom.provenance import write_bytes
 from elbowroom.report.runs import head_matrix
 from elbowroom.report.scatter import HeadMatrix
+from elbowroom.study.paper.curves import curves_of
 from elbowroom.study.paper.gradients import gradients_of
-from elbowroom.study.paper.layout import MEASURED, TAILED, TRANSLATED
+from elbowroom.study.paper.layout import FOLLOWED, MEASURED, SPARSE, STEPPED, TAILED, TRANSLATED
+from elbowroom.study.paper.optimisation import step_of
 from elbowroom.study.paper.tail import tail_of
 from elbowroom.study.paper.translations import cosines_of, neighbours_of
 
@@ -36,33 +38,42 @@ def finished(output: Path, runs: Sequence[RunConfig]) -> list[dict[str, Any]]:
 
 
 def looked_into(record: dict[str, Any], output: Path, corpus: Corpus) -> dict[str, Any]:
-    """Return a record with what its model says of letters and of one context, where that is shown.
+    """Return a record with what its folder says beyond it, where that is shown.
 
-    Or with its gradients' ratios, where those were measured.
+    Series over training, ratios of gradients, what the model says of letters and of one context,
+    and how one step moves its rows.
 
     Args:
         record: of a run.
         output: the folder of all runs' folders.
         corpus: that it was trained on.
     """
-    if record["name"] not in {*TRANSLATED, *TAILED, *MEASURED} or record["status"] != "done":
+    if record["status"] != "done":
         return record
-    folder = _folder(record, output)
+    name, folder = record["name"], _folder(record, output)
+    found: dict[str, Any] = {}
+    if name in {*FOLLOWED, *SPARSE}:
+        found["curves"] = curves_of(folder.metrics(), record)
+    if name in MEASURED:
+        ratios, every = folder.gradients, folder.config().training.gradients_every
+        if ratios is not None and every is not None:
+            found["gradients"] = gradients_of(ratios, corpus, every)
+    if name in {*TRANSLATED, *TAILED, *STEPPED}:
+        found |= _of_model(name, folder, corpus)
+    return {**record, **{key: value for key, value in found.items() if value is not None}}
+
+
+def _of_model(name: str, folder: RunFolder, corpus: Corpus) -> dict[str, Any]:
     config = folder.config()
-    if record["name"] in MEASURED:
-        ratios, every = folder.gradients, config.training.gradients_every
-        if ratios is None or every is None:
-            return record
-        return {**record, "gradients": gradients_of(ratios, corpus, every)}
     model = GPT(replace(config.model, vocab_size=corpus.vocab_size), [config.init_seed])
     model.load_run_state(0, folder.load_model()[0])
     head = model.head[0].detach()
-    found = {
+    return {
         "neighbours": neighbours_of(head, corpus),
         "cosines": cosines_of(head, corpus),
         "tail": tail_of(model, corpus, config.loss.final_scale),
+        "step": step_of(model, corpus, config) if name in STEPPED else None,
     }
-    return {**record, **{name: value for name, value in found.items() if value is not None}}
 
 
 def first_heads(

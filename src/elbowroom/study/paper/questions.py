@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from elbowroom.study.paper.claims import LANGUAGES, Claim, Judged, judge
+from elbowroom.study.paper.curves import discoverers
 from elbowroom.study.paper.layout import SE, TABLES, UNTIED_SE, Part, Row
 from elbowroom.study.paper.printed import KNOWN_SLIPS, LABELS, SCORES
 from elbowroom.study.paper.results import Study
@@ -84,9 +85,24 @@ def _seed(study: Study) -> list[str]:
             f"{len(means)} methods (cross-entropy and fixed margins, tied) by "
             f"{max(means) - min(means):.2f}."
         )
-    for row, method in LUCKY.items():
-        sentences += _luck(study, row, method)
-    return sentences
+    return [
+        *sentences,
+        *_discoveries(study),
+        *(said for row, method in LUCKY.items() for said in _luck(study, row, method)),
+    ]
+
+
+def _discoveries(study: Study) -> list[str]:
+    """Say which starts discovered the letters that the languages share, method by method."""
+    said = []
+    for method in FIXED:
+        found = discoverers(study, method)
+        seeds = [str(seed) for seed, yes in sorted(found.items()) if yes]
+        which = f" (seed {', '.join(seeds)})" if seeds else ""
+        said += [f"{method} in {len(seeds)} of {len(found)}{which}"] if len(found) >= FEWEST else []
+    if not said:
+        return []
+    return [f"Runs that discovered the letters which the languages share: {'; '.join(said)}."]
 
 
 def _luck(study: Study, row: str, method: str) -> list[str]:

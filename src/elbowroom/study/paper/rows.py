@@ -42,7 +42,7 @@ BASE: dict[str, Any] = {
 QUICK: dict[str, Any] = {
     "model": {"layers": 2, "heads": 4, "width": 64},
     "optimizer": {"lr": 3e-3, "min_lr": 3e-4, "warmup": 60},
-    "training": {"steps": 600, "log_every": 50, "eval_every": 600, "eval_windows": 4},
+    "training": {"steps": 600, "log_every": 50, "eval_every": 100, "eval_windows": 4},
     "evaluation": {"windows": 60, "temperatures": 40},
 }
 SEEDS, QUICK_SEEDS = 10, 2
@@ -123,6 +123,11 @@ def _appendix() -> list[Method]:
     return [*methods, *(_loss(f"detached-{m}", {**_margin(float(m)), **below}) for m in ("2", "1"))]
 
 
+def _alphas() -> list[Method]:
+    """Return the wider alphas: .5, which the paper's code has and the paper does not, and 1."""
+    return [_loss(f"alpha-{a}", _margin(float(a), norms="both")) for a in ("1", ".5")]
+
+
 def _measured() -> list[Method]:
     """Return the runs whose gradients are measured by type while they train."""
     often = {"training": {"gradients_every": MEASURED_EVERY}}
@@ -147,7 +152,8 @@ def _ours() -> list[Method]:
 
 
 METHODS: dict[str, Method] = {
-    method.name: method for method in (*_plain(), *_rivals(), *_appendix(), *_measured(), *_ours())
+    method.name: method
+    for method in (*_plain(), *_alphas(), *_rivals(), *_appendix(), *_measured(), *_ours())
 }
 
 
