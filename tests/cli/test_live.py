@@ -65,6 +65,9 @@ def test_lines_in_a_pipe_now_and_then(capsys: Capture, monkeypatch: pytest.Monke
     done = [replace(START, kind=kind, step=100) for kind in ("save", "judge", "done")]
     for event in (log(60), *done, replace(START, kind="warning", message="a disk")):
         plain(event)
+    for share in (0.125, 0.25, 0.5):  # the second comes too soon
+        now[0] += module.QUIET_SECONDS * (0.5 if share == 0.25 else 1.1)
+        plain(replace(START, kind="judging", step=100, judged=share))
     out, err = capsys.readouterr()
     assert not out
     assert err.splitlines() == [
@@ -75,6 +78,8 @@ def test_lines_in_a_pipe_now_and_then(capsys: Capture, monkeypatch: pytest.Monke
         "[1/2] step 100/100: evaluating 3 runs (ce, ours)",
         "[1/2] step 100/100: done 3 runs (ce, ours)",
         "[1/2] step 0/100: warning: a disk",
+        "[1/2] step 100/100: evaluated 12% of the held-out text",
+        "[1/2] step 100/100: evaluated 50% of the held-out text",
     ]
 
 
@@ -133,6 +138,8 @@ def test_the_table_keeps_what_is_over_and_says_what_is_done() -> None:
     for kind, words in (("judge", "evaluating"), ("save", "saving"), ("done", "done with")):
         live(replace(START, kind=kind, runs=RUNS[:1], populations=1))
         assert screen.lines[0] == f"{words} 1 run, step 0/100"
+    live(replace(START, kind="judging", runs=RUNS[:1], populations=1, judged=0.5))
+    assert screen.lines[0] == "evaluating 1 run, step 0/100, 50% of the held-out text"
 
 
 def test_a_warning_stays_above_the_table() -> None:

@@ -80,7 +80,12 @@ class Plain:
             words = {"start": "training", "judge": "evaluating", "done": "done"}
             names = ", ".join(dict.fromkeys(run.name for run in event.runs))
             self._print(f"{where}: {words[event.kind]} {counted(len(event.runs))} ({names})")
-        elif event.kind == "log" and time.monotonic() - self._last > QUIET_SECONDS:
+        elif time.monotonic() - self._last <= QUIET_SECONDS:
+            return
+        elif event.kind == "judging":
+            self._last = time.monotonic()
+            self._print(f"{where}: evaluated {event.judged:.0%} of the held-out text")
+        elif event.kind == "log":
             self._last = time.monotonic()
             rate = f"{event.tokens_per_second:,.0f} tokens/s, {clock(event.seconds_left)} left"
             self._print(f"{where}, {rate}: {self._numbers(event)}")
@@ -134,12 +139,14 @@ class Live:
 
 
 def _head(event: Event) -> str:
-    doing = {"judge": "evaluating", "save": "saving", "done": "done with"}
+    doing = {"judge": "evaluating", "judging": "evaluating", "save": "saving", "done": "done with"}
     said = f"{doing.get(event.kind, 'training')} {counted(len(event.runs))}"
     if event.populations > 1:
         said += f" ({event.population} of {event.populations})"
     said += f", step {event.step}/{event.steps}"
-    if event.tokens_per_second:
+    if event.kind == "judging":
+        said += f", {event.judged:.0%} of the held-out text"
+    elif event.tokens_per_second:
         said += f", {event.tokens_per_second:,.0f} tokens/s, {clock(event.seconds_left)} left"
     return said
 

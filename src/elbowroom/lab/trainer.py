@@ -48,7 +48,7 @@ class Event:
     """What happened, for whoever watches.
 
     Attributes:
-        kind: "start", "log", "eval", "save", "judge", "warning", "done".
+        kind: "start", "log", "eval", "save", "judge", "judging", "warning", "done".
         runs: the population's.
         step: steps made.
         steps: steps in all.
@@ -57,6 +57,7 @@ class Event:
         population: which population, from 1.
         populations: how many there are.
         lines: for "log" and "eval": what was written of each run.
+        judged: for "judging": the share of the held-out text that is judged so far.
         message: for "warning".
     """
 
@@ -69,6 +70,7 @@ class Event:
     population: int = 1
     populations: int = 1
     lines: tuple[Mapping[str, Any], ...] = ()
+    judged: float = 0.0
     message: str = ""
 
 
@@ -414,7 +416,7 @@ class Job:
             made = ends[r].best_step if ends[r].best_step >= 0 else population.done
             folder.save_model(population.model_state(r), made)
         self._tell("judge")
-        judged = self.judge.full()
+        judged = self.judge.full(lambda n, of: self._tell("judging", judged=n / of))
         for r, folder in enumerate(self.folders):
             record = record_of(population, r, ends[r], self.ranks.world)
             folder.finish(record | judged[r] | {"provenance": self.origin})
