@@ -87,7 +87,7 @@ class Command(Training):
     only: tyro.conf.UseAppendAction[Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME")]] = ()
     """Some parts only, with commas between: table-metrics, table-extended, table-untied,
     table-softminus, table-detached, table-protocols, table-effective, table-hyperparameters,
-    table-translations, figure-gradients, figure-tail, figure-cosines,
+    table-translations, figure-tokens, figure-gradients, figure-tail, figure-cosines,
     figure-components, figure-temperature, figure-distributions."""
     seeds: Integer = None
     """Starts and orders of data of each method; 10, with --quick 2."""
