@@ -124,6 +124,14 @@ def test_it_trains_reports_and_leaves_finished_runs_alone(home: Path, capsys: Ca
     assert "with optimizer.lr 0.001, got optimizer.lr 0.5" in line
 
 
+def test_the_best_weights_are_kept_where_that_is_asked_for(home: Path, capsys: Capture) -> None:
+    best = ("--training.keep.which", "best", "--training.keep.every=3", "--training.keep.batches=1")
+    assert train(*best, "--quiet") == 0
+    chosen = record(Path("runs/run-i0-d0"))["chosen"]
+    assert chosen["step"] in (3, 6)
+    assert capsys.readouterr().out.endswith(f"  weights of step {chosen['step']}\n")
+
+
 def test_the_record_holds_the_command_that_repeats_it(home: Path) -> None:
     assert train("--model.tied=no", "--training.checkpoint_every", "null", "--quiet", steps=1) == 0
     command = record(Path("runs/run-i0-d0"))["provenance"]["command"]

@@ -227,4 +227,6 @@ def report(outcome: Outcome) -> None:
             if found.get("ppl") is not None
         )
         said = record.get("reason") or scores
+        if record.get("chosen"):
+            said += f"  weights of step {record['chosen']['step']}"
         print(f"{folder.path}  {record.get('status')}  {said}")

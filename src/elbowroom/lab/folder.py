@@ -209,7 +209,7 @@ class RunFolder:
             write_bytes(self.path / "model.safetensors", data)
 
     def load_model(self) -> tuple[dict[str, Tensor], int]:
-        """Return the weights and after how many steps they were saved."""
+        """Return the weights and after how many steps they were so."""
         path = self.path / "model.safetensors"
         try:
             with safe_open(path, framework="pt") as file:

@@ -63,7 +63,7 @@ def test_what_a_protocol_changes_and_a_run_has_otherwise_is_a_difference() -> No
     other = record("ce-tied", 0, base_of(protocol="clean"))
     other["config"]["data"]["source"] = "shakespeare?pair=disjoint"
     assert differences(other) == {"data.source": "shakespeare?pair=disjoint"}
-    with pytest.raises(ArgumentValueError, match="protocol: expected 'paper' or 'clean' or 'last'"):
+    with pytest.raises(ArgumentValueError, match="protocol: expected 'paper' or 'last' or 'clean'"):
         base_of(protocol="papers")
 
 

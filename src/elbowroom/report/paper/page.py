@@ -12,6 +12,7 @@ from elbowroom.report.markup import Markup, element, join
 from elbowroom.report.origin import failure_section, origin_section
 from elbowroom.report.paper import figures, tables
 from elbowroom.report.paper.beside import beside_table
+from elbowroom.report.paper.chosen import chosen_table
 from elbowroom.report.paper.curves import discovery_figures, discovery_table, kept_figures
 from elbowroom.report.paper.margins import margin_figures
 from elbowroom.report.paper.optimisation import optimisation_figures, optimisation_table
@@ -146,8 +147,9 @@ def _part(study: Study, part: Part, parts: Sequence[Part], folder: Path, extras:
 
 
 def _metrics(study: Study, part: Part, folder: Path) -> Markup:
-    seeds = tables.seeds_table(study, part)
-    _save(folder, part.name, [tables.summary_table(study, part), seeds], seeds)
+    seeds, chosen = tables.seeds_table(study, part), chosen_table(study, part)
+    written = [tables.summary_table(study, part), seeds, *([chosen] if chosen else [])]
+    _save(folder, part.name, written, seeds)
     shown = tables.summary_table(study, part, markup=True)
     listed = [element("li", note) for note in tables.notes_of(part)]
     slips = [
@@ -164,6 +166,9 @@ def _metrics(study: Study, part: Part, folder: Path) -> Markup:
         element("p", meant, class_="note") if meant else None,
         element("p", f"{study.protocol.note} {SIGNS}", class_="note"),
         element("details", element("summary", "Every seed, in numbers"), seeds.html()),
+        element("details", element("summary", "Which weights were chosen"), chosen.html())
+        if chosen
+        else None,
     )
 
 

@@ -61,7 +61,8 @@ LAST = Protocol(
     "they are judged on. The paper chose checkpoints by a noisy validation loss and temperatures "
     "on the test text.",
 )
-PROTOCOLS: dict[str, Protocol] = {each.name: each for each in (PAPER, CLEAN, LAST)}
+PROTOCOLS: dict[str, Protocol] = {each.name: each for each in (PAPER, LAST, CLEAN)}
+"""By name; those that are judged against print first."""
 
 
 def protocol_of(run: RunConfig) -> Protocol:

@@ -166,7 +166,7 @@ def study_of(records: Iterable[Mapping[str, Any]]) -> Study:
 
 
 def studies_of(records: Iterable[Mapping[str, Any]]) -> list[Study]:
-    """Return the runs of each protocol as a study, the paper's first; at least one study.
+    """Return the runs of each protocol as a study, in the order of `PROTOCOLS`; at least one.
 
     Args:
         records: as for `study_of`, of any protocols.
