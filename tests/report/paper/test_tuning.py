@@ -10,6 +10,7 @@ import pytest
 from elbowroom.report.paper import Extras, write_reproduction
 from elbowroom.report.paper.tuning import (
     budget_line,
+    standing_lines,
     standing_note,
     standing_table,
     tuning_table,
@@ -59,7 +60,7 @@ def test_the_tuning_hides_nothing(study: Study) -> None:
 
 def test_the_budget_and_what_has_no_choice_are_said(study: Study) -> None:
     assert budget_line(tunings(study, FEW)) == (
-        "Each method had 4 settings, each trained with seed 1000 and 1001: 32 runs in all. "
+        "Each method had 4 settings, each trained with seeds 1000 and 1001: 32 runs in all. "
         "Without a choice: MiLe."
     )
     assert budget_line(tunings(study_of([]), FEW)).startswith("Nothing is tuned yet")
@@ -84,6 +85,11 @@ def test_each_method_stands_against_cross_entropy_and_ours(study: Study) -> None
     assert rows[1][5:7] == ["–", "–"]
     assert rows[2][3].startswith("undecided 0.00")
     assert rows[2][7:] == ["0.5150", "–"]
+    first, _, third, _ = standing_lines(study, found)
+    said = "Better: Annealed, ours. Worse: none. Undecided: 1 of 2."
+    assert first == f"hr, against “Cross-entropy”. {said}"
+    said = "Better: none. Worse: Cross-entropy; Focal. Undecided: 0 of 2."
+    assert third == f"hr, against “Annealed, ours”. {said}"
     shown = standing_table(study, found, markup=True).html()
     assert "badge better" in shown
     assert "“Cross-entropy” (CE) and to “Annealed, ours” (ours)" in standing_note(found)

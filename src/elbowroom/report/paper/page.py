@@ -143,12 +143,13 @@ def _rivals(study: Study, part: Part, folder: Path) -> Markup:
     found = tunings(study, part.families)
     tried = tuning.tuning_table(found)
     _save(folder, f"{part.name}-tuning", [tried], tried)
-    stand = tuning.standing_table(study, found)
+    stand, lines = tuning.standing_table(study, found), tuning.standing_lines(study, found)
     _save(folder, f"{part.name}-standing", [stand], stand)
     folded = join(element("p", tuning.RULE, class_="note"), tried.html())
     scores = _metrics(study, part, folder) if part.rows else None
     return join(
         element("p", tuning.budget_line(found)),
+        element("ul", *(element("li", line) for line in lines)) if lines else None,
         tuning.standing_table(study, found, markup=True).html() if stand.rows else None,
         element("p", tuning.standing_note(found), class_="note") if stand.rows else None,
         element("details", element("summary", "All scores"), scores) if scores else None,

@@ -61,7 +61,10 @@ def budget_line(found: Mapping[str, Tuning]) -> str:
     seeds = sorted({seed for trial in trials for seed in trial.scores})
     runs = len({(t.setting.method, seed) for t in trials for seed in t.scores})
     listed = " and ".join(map(str, seeds))
-    said = f"Each method had {most} settings, each trained with seed {listed}: {runs} runs in all."
+    word = "seed" if len(seeds) == 1 else "seeds"
+    said = (
+        f"Each method had {most} settings, each trained with {word} {listed}: {runs} runs in all."
+    )
     left = [tuning.family.label for tuning in found.values() if tuning.chosen is None]
     return said + (f" Without a choice: {', '.join(left)}." if left else "")
 
@@ -72,6 +75,29 @@ def standing_note(found: Mapping[str, Tuning]) -> str:
         (found[name].family.label, short) for name, short in REFERENCES.items() if name in found
     )
     return STANDING.format(" and to ".join(f"“{label}” ({short})" for label, short in named))
+
+
+def standing_lines(study: Study, found: Mapping[str, Tuning]) -> list[str]:
+    """Return in words who is better and who is worse than each reference, by language.
+
+    Args:
+        study: our runs.
+        found: what the tuning chose, by family.
+    """
+    judged, lines = _judge(study, found), []
+    for reference in REFERENCES:
+        for language in LANGUAGES:
+            own = {
+                found[name].family.label: verdict.outcome
+                for (name, other, spoken), verdict in judged.items()
+                if (other, spoken) == (reference, language)
+            }
+            if own:
+                better, worse = (_named(own, outcome) for outcome in ("better", "worse"))
+                against = f"{language}, against “{found[reference].family.label}”"
+                rest = f"{list(own.values()).count('undecided')} of {len(own)}"
+                lines.append(f"{against}. Better: {better}. Worse: {worse}. Undecided: {rest}.")
+    return lines
 
 
 def standing_table(study: Study, found: Mapping[str, Tuning], *, markup: bool = False) -> Table:
@@ -128,6 +154,10 @@ def _judge(study: Study, found: Mapping[str, Tuning]) -> dict[tuple[str, str, st
                 if shared:
                     pairs[name, reference, language] = values
     return verdicts(pairs)
+
+
+def _named(outcomes: Mapping[str, str], outcome: str) -> str:
+    return "; ".join(label for label, o in outcomes.items() if o == outcome) or "none"
 
 
 def _mean(study: Study, method: str, language: str, score: str) -> Interval | None:
