@@ -48,7 +48,14 @@ def test_the_tuning_hides_nothing(study: Study) -> None:
     table = tuning_table(tunings(study, FEW))
     assert len(table.rows) == 16
     heading, first, _, third, *_ = table.text()
-    assert heading == ["method", "setting", "runs", "perplexity, by seed", "mean", "outcome"]
+    assert heading == [
+        "method",
+        "setting",
+        "runs",
+        "perplexity, by seed",
+        "geometric mean",
+        "outcome",
+    ]
     assert first == [
         *("Cross-entropy", "learning rate × 1", "ce-tied", "7.000 7.000", "7.000"),
         "",

@@ -39,7 +39,7 @@ def tuning_table(found: Mapping[str, Tuning]) -> Table:
         Column(label="setting", text=True),
         Column(label="runs", text=True),
         Column(label="perplexity, by seed", text=True),
-        Column(label="mean", decimals=3),
+        Column(label="geometric mean", decimals=3),
         Column(label="outcome", text=True),
     ]
     rows: list[list[Cell]] = []
