@@ -6,6 +6,7 @@ import os
 import re
 import signal
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from elbowroom.cli import train as training
 from elbowroom.cli.main import main
 from elbowroom.lab.distributed import Ranks
 from elbowroom.lab.trainer import Event
-from elbowroom.study.paper import METHODS
+from elbowroom.study.paper import layout
 from elbowroom.study.paper.effective import effective_margins
 from tests.cli import lab
 from tests.study.paper.made_up import records
@@ -37,6 +38,12 @@ def small_effective(monkeypatch: pytest.MonkeyPatch) -> None:
         )
 
     monkeypatch.setattr(module, "effective_margins", found)
+
+
+@pytest.fixture(autouse=True)
+def few_families(monkeypatch: pytest.MonkeyPatch) -> None:
+    few = replace(layout.RIVALS, families=("ce-tied", "sampling"))
+    monkeypatch.setitem(layout.PARTS, "table-rivals", few)
 
 
 def reproduce(*arguments: str) -> int:
@@ -61,14 +68,18 @@ def test_every_part_in_a_quick_run(home: Path, capsys: Capture) -> None:
     letters()
     assert reproduce("--quick", "--seeds", "1") == 0
     out, err = capsys.readouterr()
-    assert f"{len(METHODS)} runs of {len(METHODS)} methods: 0 finished, 0 begun" in err
+    assert "51 runs of 50 methods: 0 finished, 0 begun" in err
+    assert "4 runs of these tune; what they choose needs 2 more at most" in err
     assert out.startswith("These runs are not in the paper's setting")
     assert re.search(r"\nreport: runs/report.html   \(\d+:\d\d\)\n$", out)
     page = Path("runs/report.html").read_text(encoding="utf-8")
-    assert f"{len(METHODS)} finished runs of {len(METHODS)} methods." in page
+    found = re.search(r"(\d+) finished runs of 50 methods, 4 of them for tuning\.", page)
+    assert found
+    assert 52 <= int(found[1]) <= 53  # cross-entropy as it is would be there already
+    assert "Each method had 2 settings, each trained with seed 1000: 4 runs in all." in page
     assert "elbowroom reproduce --only table-untied --quick --seeds 1 --resume" in page
     names = {path.name for path in Path("runs/tables").iterdir()}
-    assert len(names) == 3 * 12  # the eight tables, and four beside figures
+    assert len(names) == 3 * 15  # eight tables, four beside figures, and three of rivals
     figures = {path.stem for path in Path("runs/figures").iterdir()}
     assert {"tokens", "tail", "cosine-classes", "cosines-0", "cosines-3", "components-3"} <= figures
     assert {"gradients-averages-hr", "optimisation-0", "optimisation-1", "kept"} <= figures
@@ -165,6 +176,48 @@ def test_a_dry_run_says_what_remains_and_trains_nothing(home: Path, capsys: Capt
     assert not Path("runs").exists()
 
 
+def test_the_tuning_comes_first_and_a_break_before_its_choice_changes_nothing(
+    home: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rivals = ("--only", "table-rivals", "--seeds", "2")
+    assert reproduce(*rivals, "--dry-run") == 0
+    assert capsys.readouterr().out == (
+        "16 runs of 8 methods: 0 finished, 0 begun, 16 to begin; at most 96 steps left, over all "
+        "runs\n16 runs of these tune; what they choose needs 4 more at most\n"
+    )
+    fit = module.Command.fit
+
+    def stop_before_choice(self: Any, runs: Any, *given: Any, **more: Any) -> Any:
+        if runs[0].init_seed == 0:
+            raise KeyboardInterrupt("stopped")
+        return fit(self, runs, *given, **more)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(module.Command, "fit", stop_before_choice)
+        assert reproduce(*rivals, "--quiet") == 130
+    tuning = lab.weights(Path("runs"))
+    assert {name.partition("-i")[2] for name in tuning} == {"1000-d1000", "1001-d1001"}
+    page = Path("runs/report.html").read_text(encoding="utf-8")
+    assert "16 finished runs of 8 methods, 16 of them for tuning; 4 runs are still" in page
+    text = Path("runs/tables/table-rivals-tuning.md").read_text(encoding="utf-8")
+    chosen = re.findall(r"\| (\S+) \| [^|]+ \| [^|]+ \| chosen \|", text)
+    assert len(chosen) == 2
+
+    assert reproduce(*rivals, "--resume", "--quiet") == 0
+    reported = lab.weights(Path("runs")).keys() - tuning.keys()
+    assert reported == {f"{method}-i{s}-d{s}" for method in chosen for s in (0, 1)}
+    assert tuning.items() < lab.weights(Path("runs")).items()
+    given = ("--records", "runs/records.jsonl", "--output", "again", "--only", "table-rivals")
+    assert main(["reproduce", *given]) == 0
+    for path in Path("runs/tables").iterdir():
+        assert path.read_bytes() == Path("again/tables", path.name).read_bytes()
+    capsys.readouterr()
+    assert reproduce(*rivals, "--dry-run") == 0
+    out = capsys.readouterr().out
+    assert "20 runs of 8 methods: 20 finished" in out
+    assert out.endswith("16 runs of these tune\n")
+
+
 def test_ctrl_c_goes_on_with_resume(
     home: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -244,6 +297,11 @@ def test_failed_runs_are_named(home: Path, capsys: Capture) -> None:
     assert main(["reproduce", "--records", "records.jsonl", "--output", "runs"]) == 0
     said = capsys.readouterr().err
     assert said == "margin-1, seed 0 failed and counts nowhere: why\n"
+    tuning = {**listed[0], "init_seed": 1000, "data_seed": 1000}
+    Path("records.jsonl").write_text(json.dumps(tuning), encoding="utf-8")
+    assert main(["reproduce", "--records", "records.jsonl", "--output", "runs"]) == 0
+    said = capsys.readouterr().err
+    assert said == "margin-1, seed 1000 failed and rules its setting out: why\n"
 
 
 @pytest.mark.parametrize(
@@ -254,6 +312,7 @@ def test_failed_runs_are_named(home: Path, capsys: Capture) -> None:
         (["--protocol", "last"], "--protocol"),
         (["--records", "other.jsonl", "--protocol", "clean"], "--protocol and --records do not go"),
         (["--training.keep", "last"], "training.keep: expected what each row has"),
+        (["--seeds", "1001"], "--seeds: expected at most 1,000: the seeds from there on are the"),
         (["--records", "texts/en.txt"], "texts/en.txt: expected a record in JSON on each line"),
         (["--records", "absent"], "absent: No such file"),
         (["--records", "other.jsonl"], "other.jsonl: no runs of the paper's methods in it"),

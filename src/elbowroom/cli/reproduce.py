@@ -2,9 +2,10 @@
 
 Trains what is missing and writes report.html, tables (Markdown, LaTeX, CSV) and figures (SVG, PDF)
 to the output folder; after each stretch of seeds, so that there is always a report of what is done.
-The whole of it, every method with ten seeds, is meant for a GPU: a CPU would need days.
---quick is a look on a CPU, in minutes: every row, from smaller models and shorter runs, marked as
-such.
+The whole of it, every method with ten seeds and families of rivals and ours that are tuned first,
+is meant for a GPU: a CPU would need days.
+--quick is a look on a CPU: every row, from smaller models and shorter runs, marked as such; rivals
+with a smaller budget, also marked.
 
 For example:
 
@@ -25,8 +26,9 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
 
@@ -40,7 +42,7 @@ from elbowroom.cli.plans import repeat
 from elbowroom.cli.show import File, Integer, counted, progress, say
 from elbowroom.cli.train import Training, load_corpus
 from elbowroom.cli.weights import Choice, load, named
-from elbowroom.errors import FileError
+from elbowroom.errors import ArgumentValueError, FileError
 from elbowroom.lab.config import RunConfig
 from elbowroom.lab.distributed import is_first, joined
 from elbowroom.lab.folder import RunFolder
@@ -69,9 +71,10 @@ from elbowroom.study.paper import (
 )
 from elbowroom.study.paper.effective import Trained, effective_margins, trained_margin
 from elbowroom.study.paper.layout import EFFECTIVE
-from elbowroom.study.paper.rows import stretches
+from elbowroom.study.paper.rows import FIRST_TUNING_SEED, stretches
 from elbowroom.study.paper.tokens import expected_counts, rarest
 from elbowroom.study.paper.translations import letters_of
+from elbowroom.study.paper.tuning import settled, tuning_runs
 
 HEADS = {"figure-cosines", "figure-components"}  # need what records do not hold
 LOOKED_INTO = {
@@ -93,10 +96,10 @@ class Command(Training):
     """The folder for the runs, report.html, tables/, figures/ and records.jsonl."""
     only: tyro.conf.UseAppendAction[Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME")]] = ()
     """Some parts only, with commas between: table-metrics, table-extended, table-untied,
-    table-softminus, table-detached, table-protocols, table-effective, table-hyperparameters,
-    table-translations, figure-optimisation, figure-tokens, figure-gradients, figure-tail,
-    figure-cosines, figure-components, figure-temperature, figure-discovery, figure-kept,
-    figure-margins, figure-distributions."""
+    table-softminus, table-detached, table-rivals, table-protocols, table-effective,
+    table-hyperparameters, table-translations, figure-optimisation, figure-tokens,
+    figure-gradients, figure-tail, figure-cosines, figure-components, figure-temperature,
+    figure-discovery, figure-kept, figure-margins, figure-distributions."""
     seeds: Integer = None
     """Starts and orders of data of each method; 10, with --quick 2."""
     quick: bool = False
@@ -127,75 +130,120 @@ class Command(Training):
             return
         if self.protocol == "clean":
             self.output /= "clean"  # the other protocol's runs and report stay what they are
-        runs = self._runs(parts)
+        self._stages(parts)  # names what is wrong before any work
         device, start = self.place(), time.monotonic()
         if self.dry_run:
-            _remaining(runs, self.output, print)
+            self._remaining(parts, print)
             return
-        page = self._train(parts, runs, device)
+        page = self._train(parts, device)
         if page is not None:
             print(f"\nreport: {page}   ({clock(time.monotonic() - start)})")
 
-    def _runs(self, parts: Sequence[Part]) -> list[RunConfig]:
-        """Return all runs that the parts need."""
+    def _stages(self, parts: Sequence[Part]) -> list[list[RunConfig]]:
+        """Return the runs that the parts need: the paper's rows, then the tuning, then its choice.
+
+        What it chooses follows from its runs' records, so that stage is there once they all are.
+        """
         if self.seeds is not None:
             checks.integer("--seeds", self.seeds, at_least=1)
-        return runs_of(methods_of(parts), range(self._seeds()), self._base())
+            if self.seeds > FIRST_TUNING_SEED:
+                expected = (
+                    f"at most {FIRST_TUNING_SEED:,}: the seeds from there on are the tuning's"
+                )
+                raise ArgumentValueError("--seeds", expected, self.seeds)
+        base, seeds = self._base(), range(self._seeds())
+        stages = [runs_of(methods_of(parts), seeds, base)]
+        tuning = tuning_runs(parts, base, quick=self.quick)
+        if not tuning:
+            return stages
+        records = finished(self.output, tuning)
+        stages.append(tuning)
+        if len(records) == len(tuning):
+            chosen = methods_of(settled(parts, study_of(records)))
+            known = {run.name for run in stages[0]}
+            more = [method for method in chosen if method not in known]
+            stages.append(runs_of(more, seeds, base))
+        return stages
 
     def _base(self) -> dict[str, Any]:
         protocol = self.protocol or "paper"
         return base_of(quick=self.quick, change=self.fields, protocol=protocol)
 
+    def _to_choose(self, parts: Sequence[Part], stages: Sequence[Sequence[RunConfig]]) -> int:
+        """Return how many runs the settings still to be chosen will need, at most."""
+        families = sum(len(part.families) for part in parts)
+        return 0 if len(stages) > 2 else families * self._seeds()
+
+    def _remaining(self, parts: Sequence[Part], tell: Callable[[str], None]) -> None:
+        """Say what is finished, what was begun, and what is left."""
+        stages = self._stages(parts)
+        runs = _flat(stages)
+        folders = [(run, RunFolder(self.output / run.folder)) for run in runs]
+        left = [(run, folder) for run, folder in folders if not folder.is_finished]
+        begun = sum(folder.exists for _, folder in left)
+        steps = sum(run.training.steps for run, _ in left)
+        methods = len({run.name for run in runs})
+        tell(
+            f"{counted(len(runs))} of {methods} methods: {len(runs) - len(left)} finished, "
+            f"{begun} begun, {len(left) - begun} to begin; "
+            f"at most {steps:,} steps left, over all runs"
+        )
+        if len(stages) > 1:
+            more = self._to_choose(parts, stages)
+            after = f"; what they choose needs {more} more at most" if more else ""
+            tell(f"{counted(len(stages[1]))} of these tune{after}")
+
     def _seeds(self) -> int:
         return self.seeds or (QUICK_SEEDS if self.quick else SEEDS)
 
-    def _train(
-        self, parts: Sequence[Part], runs: Sequence[RunConfig], device: torch.device
-    ) -> Path | None:
+    def _stretches(self, parts: Sequence[Part], most: int) -> Iterator[list[RunConfig]]:
+        """Yield what to train at once, stage by stage; a later stage may follow from records."""
+        at, stages = 0, self._stages(parts)
+        while at < len(stages):
+            yield from stretches(stages[at], most)
+            at, stages = at + 1, self._stages(parts)
+
+    def _train(self, parts: Sequence[Part], device: torch.device) -> Path | None:
         """Train stretch by stretch, with a report after each; return where it is."""
         page, ends = None, time.monotonic() + 60 * (self.max_minutes or 0.0)
         if is_first() and not self.quiet:
-            _remaining(runs, self.output, lambda said: print(said, file=sys.stderr))
+            self._remaining(parts, lambda said: print(said, file=sys.stderr))
         with tracking(self.trackers(), self.output) as tracker, joined(device) as ranks:
             with ranks.one_first():
-                corpus = self._corpus(parts, runs)
-            extras: Extras | None = None
-            for stretch in stretches(runs, AT_ONCE[device.type]):
+                corpus = self._corpus(parts, _flat(self._stages(parts)))
+            extras = cache(lambda: self._extras(parts, corpus))
+            for stretch in self._stretches(parts, AT_ONCE[device.type]):
                 assert corpus is not None
                 new = any(not RunFolder(self.output / run.folder).is_finished for run in stretch)
                 if self.max_minutes is not None:
                     self.max_minutes = max(0.0, (ends - time.monotonic()) / 60)
                 command = self._repeat("")
                 done = self.fit(stretch, corpus, device=device, command=command, tracker=tracker)
-                if ranks.is_first and (new or stretch[-1] is runs[-1]):
-                    extras = extras or self._extras(parts, corpus)
-                    page = self._report(parts, runs, corpus, extras)
+                if ranks.is_first and new:
+                    page = self._report(parts, corpus, extras())
                 if done.stopped:
                     return None
-            if not runs and ranks.is_first:
-                page = self._report(parts, runs, corpus, self._extras(parts, corpus))
+            if ranks.is_first and page is None:
+                page = self._report(parts, corpus, extras())
         if ranks.is_first:
-            study = study_of(finished(self.output, runs))
-            say(verdict_lines(study, parts))
+            study = study_of(finished(self.output, _flat(self._stages(parts))))
+            say(verdict_lines(study, settled(parts, study)))
             _failures(study)
         return page
 
-    def _report(
-        self,
-        parts: Sequence[Part],
-        runs: Sequence[RunConfig],
-        corpus: Corpus | None,
-        extras: Extras,
-    ) -> Path:
+    def _report(self, parts: Sequence[Part], corpus: Corpus | None, extras: Extras) -> Path:
         """Write the records and the report of what is finished."""
-        records, names = finished(self.output, runs), {part.name for part in parts}
+        stages, names = self._stages(parts), {part.name for part in parts}
+        runs = _flat(stages)
+        records = finished(self.output, runs)
         if corpus is not None and names & LOOKED_INTO:
             records = [looked_into(record, self.output, corpus) for record in records]
         write_records(self.output / "records.jsonl", records)
         heads, rare = [], []
         if corpus is not None and names & HEADS and letters_of(corpus) is not None:
             heads, rare = list(first_heads(records, self.output, corpus)), rarest(corpus)
-        left = replace(extras, heads=heads, rarest=rare, remaining=len(runs) - len(records))
+        remaining = len(runs) - len(records) + self._to_choose(parts, stages)
+        left = replace(extras, heads=heads, rarest=rare, remaining=remaining)
         if "table-protocols" in names:
             left = replace(left, beside=self._beside())
         return write_reproduction(study_of(records), parts, self.output, self._repeat, left)
@@ -247,7 +295,7 @@ class Command(Training):
             raise FileError(f"{self.records}: no runs of the paper's methods in it")
         extras = replace(self._extras(parts), beside=others[0] if others else None)
         page = write_reproduction(study, parts, self.output, self._repeat, extras)
-        say(verdict_lines(study, parts))
+        say(verdict_lines(study, settled(parts, study)))
         _failures(study)
         print(f"\nreport: {page}   ({clock(time.monotonic() - start)})")
 
@@ -271,17 +319,8 @@ def _brief(word: str) -> str:
     return f"{name}={','.join(Path(file).name for file in files.split(','))}"
 
 
-def _remaining(runs: Sequence[RunConfig], output: Path, tell: Any) -> None:
-    """Say what is finished, what was begun, and what is left."""
-    folders = [(run, RunFolder(output / run.folder)) for run in runs]
-    left = [(run, folder) for run, folder in folders if not folder.is_finished]
-    begun = sum(folder.exists for _, folder in left)
-    steps = sum(run.training.steps for run, _ in left)
-    methods = len({run.name for run in runs})
-    tell(
-        f"{counted(len(runs))} of {methods} methods: {len(runs) - len(left)} finished, "
-        f"{begun} begun, {len(left) - begun} to begin; at most {steps:,} steps left, over all runs"
-    )
+def _flat(stages: Sequence[Sequence[RunConfig]]) -> list[RunConfig]:
+    return [run for stage in stages for run in stage]
 
 
 def _failures(study: Study) -> None:
@@ -289,5 +328,6 @@ def _failures(study: Study) -> None:
     for record in study.records:
         if record["status"] != "done":
             seed, why = record["init_seed"], record.get("reason")
-            said = f"{record['name']}, seed {seed} failed and counts nowhere: {why}"
+            meant = "counts nowhere" if record in study.reported else "rules its setting out"
+            said = f"{record['name']}, seed {seed} failed and {meant}: {why}"
             print(said, file=sys.stderr)

@@ -74,6 +74,15 @@ def test_another_setting_is_named_and_nothing_is_judged() -> None:
     assert study.tally(parts_of()) == (0, 0)
 
 
+def test_another_learning_rate_is_named_once_whatever_its_multiples() -> None:
+    base = base_of(quick=True)
+    study = study_of(
+        [record(name, 0, base) for name in ("ce-tied", "ce-tied-rate.5", "entmax-rate4")]
+    )
+    assert study.differences["optimizer.lr"] == ("0.003",)
+    assert study.differences["optimizer.min_lr"] == ("0.0003",)
+
+
 def test_what_does_not_matter_is_no_difference() -> None:
     change = {"training": {"steps": 8000, "log_every": 7, "precision": "float32"}}
     assert differences(record("margin-1", 5, base_of(change=change))) == {}

@@ -10,7 +10,7 @@ from elbowroom.report.figure import Figure
 from elbowroom.report.files import write_text
 from elbowroom.report.markup import Markup, element, join
 from elbowroom.report.origin import failure_section, origin_section
-from elbowroom.report.paper import figures, tables
+from elbowroom.report.paper import figures, tables, tuning
 from elbowroom.report.paper.beside import beside_table
 from elbowroom.report.paper.chosen import chosen_table
 from elbowroom.report.paper.curves import discovery_figures, discovery_table, kept_figures
@@ -43,13 +43,14 @@ from elbowroom.study.paper.layout import (
     TRANSLATIONS,
 )
 from elbowroom.study.paper.tokens import Counts
+from elbowroom.study.paper.tuning import settled, tunings
 
 TITLE = "The paper's tables and figures, made again"
 CELL = (
-    "Each cell: the mean of our runs, its 95% interval over seeds, every seed as a dot over where "
-    "one more seed would lie (the thin line), and the paper's number (the ring), which is in or "
-    "out of that line. Each drawing has its own scale."
+    "Each cell: the mean of our runs, its 95% interval over seeds, and every seed as a dot over "
+    "where one more seed would lie (the thin line). Each drawing has its own scale."
 )
+RING = " The ring is the paper's number, which is in or out of that line."
 SIGNS = "The signs of eigenvectors, on which the printed I(W) depends, are arbitrary."
 NEEDED = "finished runs, their heads, their texts or what they measured while training"
 NOTHING = f"Nothing to show: this needs {NEEDED}, which is not here."
@@ -91,7 +92,7 @@ def write_reproduction(
         command: what makes a part again, by its name; all of it for "".
         extras: what is not in the records.
     """
-    folder = Path(folder)
+    folder, parts = Path(folder), settled(parts, study)
     sections = [Section(anchor="verdict", title="Verdict", body=verdict_section(study, parts))]
     for part in parts:
         body = _part(study, part, parts, folder, extras)
@@ -99,10 +100,10 @@ def write_reproduction(
         parted = join(body, said)
         sections.append(Section(anchor=part.name, title=part.title, body=parted))
     if study.records:
-        runs = comparison(study.records)
+        runs = comparison(study.reported or study.records)
         origin = origin_section(runs, command(""))
         sections.append(Section(anchor="origin", title="How it was made", body=origin))
-        failed = failure_section(runs)
+        failed = failure_section(comparison(study.records))
         sections.append(Section(anchor="failures", title="Failed runs", body=failed))
     shown = any(part.name == TEMPERATURE.name for part in parts)
     methods = figures.shown_methods(study, TEMPERATURE.methods) if shown else []
@@ -114,7 +115,9 @@ def write_reproduction(
 def _lead(study: Study, extras: Extras) -> str:
     done = [record for record in study.records if record["status"] == "done"]
     methods = {record["name"] for record in done}
+    tuned = len(done) - len([record for record in study.reported if record["status"] == "done"])
     said = f"{len(done)} finished runs of {len(methods)} methods"
+    said += f", {tuned} of them for tuning" if tuned else ""
     failed = len(study.records) - len(done)
     said += f", {failed} failed" if failed else ""
     said += f"; {extras.remaining} runs are still to be trained." if extras.remaining else "."
@@ -126,6 +129,8 @@ def _lead(study: Study, extras: Extras) -> str:
 def _part(study: Study, part: Part, parts: Sequence[Part], folder: Path, extras: Extras) -> Markup:
     """Return a part for the page, and write its files."""
     note = element("p", part.note, class_="note") if part.note else None
+    if part.families:
+        return join(note, _rivals(study, part, folder))
     if part.rows:
         return join(note, _metrics(study, part, folder))
     if part.name == DISTRIBUTIONS.name:
@@ -146,6 +151,25 @@ def _part(study: Study, part: Part, parts: Sequence[Part], folder: Path, extras:
     )
 
 
+def _rivals(study: Study, part: Part, folder: Path) -> Markup:
+    """Return what was tuned and how it stands; the tuning itself is folded and hides nothing."""
+    found = tunings(study, part.families)
+    tried = tuning.tuning_table(found)
+    _save(folder, f"{part.name}-tuning", [tried], tried)
+    stand, lines = tuning.standing_table(study, found), tuning.standing_lines(study, found)
+    _save(folder, f"{part.name}-standing", [stand], stand)
+    folded = join(element("p", tuning.RULE, class_="note"), tried.html())
+    scores = _metrics(study, part, folder) if part.rows else None
+    return join(
+        element("p", tuning.budget_line(found)),
+        element("ul", *(element("li", line) for line in lines)) if lines else None,
+        tuning.standing_table(study, found, markup=True).html() if stand.rows else None,
+        element("p", tuning.standing_note(found), class_="note") if stand.rows else None,
+        element("details", element("summary", "All scores"), scores) if scores else None,
+        element("details", element("summary", tried.title), folded),
+    )
+
+
 def _metrics(study: Study, part: Part, folder: Path) -> Markup:
     seeds, chosen = tables.seeds_table(study, part), chosen_table(study, part)
     written = [tables.summary_table(study, part), seeds, *([chosen] if chosen else [])]
@@ -159,8 +183,9 @@ def _metrics(study: Study, part: Part, folder: Path) -> Markup:
         if (found := study.result(row, language, "isotropy").printed) and found.note
     ]
     meant = f"Printed by a slip, judged by what was meant: {'; '.join(slips)}." if slips else ""
+    ring = RING if any(row.printed for row in part.rows) else ""
     return join(
-        element("p", CELL, class_="note"),
+        element("p", CELL + ring, class_="note"),
         shown.html(),
         element("ol", *listed, class_="note"),
         element("p", meant, class_="note") if meant else None,

@@ -30,7 +30,9 @@ def setting_lines(study: Study) -> list[str]:
 
 def agreement_lines(study: Study, parts: Sequence[Part]) -> list[str]:
     """Return how many printed numbers lie inside, in all tables and in each."""
-    tables = tables_of(parts)
+    tables = [part for part in tables_of(parts) if any(row.printed for row in part.rows)]
+    if not tables:
+        return []
     found = [(part, *study.tally([part])) for part in tables]
     judged = [(part, inside, of) for part, inside, of in found if of]
     if not judged:

@@ -1,5 +1,6 @@
 """The paper's tables and figures, made again: rows, printed numbers, and our runs beside them."""
 
+from elbowroom.study.paper.families import FAMILIES
 from elbowroom.study.paper.layout import PARTS, Part, Row, methods_of, parts_of, tables_of
 from elbowroom.study.paper.printed import DECIMALS, LABELS, PRINTED, SCORES, Printed
 from elbowroom.study.paper.protocols import CLEAN, LAST, PAPER, PROTOCOLS, Protocol
@@ -13,10 +14,13 @@ from elbowroom.study.paper.rows import (
     config_of,
     runs_of,
 )
+from elbowroom.study.paper.settings import Family, Setting
+from elbowroom.study.paper.tuning import Tuning, settled, tuning_runs, tunings
 
 __all__ = [
     "CLEAN",
     "DECIMALS",
+    "FAMILIES",
     "LABELS",
     "LAST",
     "METHODS",
@@ -27,19 +31,25 @@ __all__ = [
     "QUICK_SEEDS",
     "SCORES",
     "SEEDS",
+    "Family",
     "Method",
     "Part",
     "Printed",
     "Protocol",
     "Result",
     "Row",
+    "Setting",
     "Study",
+    "Tuning",
     "base_of",
     "config_of",
     "methods_of",
     "parts_of",
     "runs_of",
+    "settled",
     "studies_of",
     "study_of",
     "tables_of",
+    "tuning_runs",
+    "tunings",
 ]

@@ -12,12 +12,16 @@ from elbowroom.lab.config import RunConfig, as_plain, run_config
 from elbowroom.study.paper.layout import Part, Row
 from elbowroom.study.paper.printed import PRINTED, SCORES, Printed
 from elbowroom.study.paper.protocols import PAPER, PROTOCOLS, Protocol, protocol_of
-from elbowroom.study.paper.rows import METHODS, base_of, config_of
+from elbowroom.study.paper.rows import FIRST_TUNING_SEED, METHODS, base_of, config_of
 from elbowroom.study.statistics import Interval, mean_interval, prediction_interval
 
-WHAT = ("loss.", "zero_rows.", "model.tied", "optimizer.name")  # what makes a method
+WHAT = (  # what makes a method
+    *("loss.", "zero_rows.", "model.tied", "model.unigram_bias"),
+    *("optimizer.name", "optimizer.center"),
+)
 # the setting
 HOW = ("data.", "model.", "optimizer.", "training.steps", "training.batch", "training.keep.")
+RATES = ("optimizer.lr", "optimizer.min_lr")  # of which a method may have a multiple
 NEAR = {"training.steps": (8000, 8001)}  # the table prints 8,000, the code makes 8,001 updates
 FEWEST = 2  # seeds for an interval
 
@@ -58,10 +62,18 @@ class Study:
         """Whether the runs were made in the paper's setting, on the paper's texts."""
         return self.protocol.compared and not self.differences
 
+    @property
+    def reported(self) -> tuple[Mapping[str, Any], ...]:
+        """The runs that tables and figures are made of: all but those of the tuning."""
+        return tuple(r for r in self.records if not _is_tuning(r))
+
     def of(self, method: str) -> list[Mapping[str, Any]]:
-        """Return the finished runs of a method, by seed."""
-        found = [r for r in self.records if r["name"] == method and r["status"] == "done"]
-        return sorted(found, key=lambda r: (int(r["init_seed"]), int(r["data_seed"])))
+        """Return the finished runs of a method, by seed; none of the tuning."""
+        return _by_seed(r for r in self.reported if r["name"] == method and r["status"] == "done")
+
+    def tuning_of(self, method: str) -> list[Mapping[str, Any]]:
+        """Return the runs by which a method was compared with its family's others, by seed."""
+        return _by_seed(r for r in self.records if r["name"] == method and _is_tuning(r))
 
     def values(self, method: str, language: str, score: str) -> dict[int, float]:
         """Return a score of each finished run of a method that has it, as the protocol reads it."""
@@ -201,6 +213,8 @@ def differences(record: Mapping[str, Any]) -> dict[str, str]:
             got = f"{setting} {value}"
             expected_words = f"the method {record['name']}, with {setting} {theirs.get(setting)}"
             raise ArgumentValueError("records", expected_words, got)
+        if setting in RATES:
+            value = value / METHODS[str(record["name"])].rate  # the base's, from which it follows
         if setting.startswith(HOW):
             found[setting] = str(value)
     return found
@@ -213,6 +227,14 @@ def config_in(record: Mapping[str, Any]) -> RunConfig:
         record: of a run.
     """
     return run_config(_numbers(record.get("config") or {}))
+
+
+def _is_tuning(record: Mapping[str, Any]) -> bool:
+    return int(record["init_seed"]) >= FIRST_TUNING_SEED
+
+
+def _by_seed(records: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    return sorted(records, key=lambda r: (int(r["init_seed"]), int(r["data_seed"])))
 
 
 def _inside(printed: Printed | None, new: Interval | None) -> bool | None:

@@ -14,6 +14,7 @@ from typing import Any
 from elbowroom import checks
 from elbowroom.errors import ArgumentValueError
 from elbowroom.lab.config import RunConfig, merge, plan, run_config
+from elbowroom.study.paper.families import SETTING_OF
 from elbowroom.study.paper.protocols import PAPER, PROTOCOLS
 
 RARE = {"languages": ["lr"]}
@@ -46,9 +47,11 @@ QUICK: dict[str, Any] = {
     "evaluation": {"windows": 60, "temperatures": 40},
 }
 SEEDS, QUICK_SEEDS = 10, 2
+FIRST_TUNING_SEED = 1000  # runs from this seed on choose settings and are not reported
 FIXED = (  # what tells the rows apart, or the protocols
     *("name", "init_seed", "data_seed", "zero_rows", "loss", "model.tied", "optimizer.name"),
-    *("data.sampling", "data.shares", "training.gradients_every", "training.keep"),
+    *("data.sampling", "data.shares", "data.tau", "data.epochs", "training.gradients_every"),
+    *("model.unigram_bias", "optimizer.center", "training.keep"),
 )
 MEASURED_EVERY = 10  # steps: gradients by type would cost most of a step more at each
 
@@ -63,6 +66,8 @@ class Method:
     """What tells it from the base."""
     share_of_steps: float = 1.0
     """Of the base's steps; the monolingual model makes 2% of them."""
+    rate: float = 1.0
+    """Times the base's learning rate, its end included."""
 
 
 def _margin(start: float, **more: Any) -> dict[str, Any]:
@@ -151,9 +156,18 @@ def _ours() -> list[Method]:
     ]
 
 
+def _tuned() -> list[Method]:
+    """Return the settings of the rivals' table, and of ours, that no table of the paper has."""
+    found = SETTING_OF.values()
+    return [Method(name=s.method, change=s.change or {}, rate=s.rate) for s in found]
+
+
 METHODS: dict[str, Method] = {
     method.name: method
-    for method in (*_plain(), *_alphas(), *_rivals(), *_appendix(), *_measured(), *_ours())
+    for method in (
+        *(*_plain(), *_alphas(), *_rivals(), *_appendix(), *_measured(), *_ours()),
+        *_tuned(),
+    )
 }
 
 
@@ -207,6 +221,10 @@ def config_of(name: str, base: Mapping[str, Any] | None = None, seed: int = 0) -
         if training.keep.which == "best":  # as many looks as others have
             short["keep"] = {"every": max(1, round(share * training.keep.every))}
         whole = merge(whole, {"training": short, "optimizer": {"warmup": min(2, fewer)}})
+    if method.rate != 1.0:
+        usual = run_config(whole).optimizer
+        rates = {"lr": method.rate * usual.lr, "min_lr": method.rate * usual.min_lr}
+        whole = merge(whole, {"optimizer": rates})
     run = run_config(merge(merge(whole, method.change), {"name": name}))
     return run.with_seed(seed)
 
