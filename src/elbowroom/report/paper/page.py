@@ -137,7 +137,7 @@ def _part(study: Study, part: Part, parts: Sequence[Part], folder: Path, extras:
         return join(note, *(_folded(study, table, folder) for table in tables_of(parts)))
     if part.name == BESIDE.name:
         return join(note, _beside(study, parts, folder, extras))
-    table, drawn = _other(study, part, extras)
+    table, drawn = _SHOWN[part.name](study, part, extras)
     if table is None and not drawn:
         return join(note, element("p", NOTHING, class_="soft"))
     if table is not None:
@@ -223,37 +223,36 @@ def _figures(drawn: Sequence[Figure], folder: Path) -> Markup:
     return panels(drawn)
 
 
-def _other(study: Study, part: Part, extras: Extras) -> tuple[Table | None, list[Figure]]:
-    """Return the table and the figures of a part that is no table of metrics."""
-    if part.name == EFFECTIVE.name:
-        return tables.effective_table(extras.effective, extras.trained), []
-    if part.name == HYPERPARAMETERS.name:
-        return tables.hyperparameter_table(study), []
-    if part.name == TRANSLATIONS.name:
-        return tables.translation_table(study, part.methods), []
-    if part.name == OPTIMISATION.name:
-        drawn = optimisation_figures(study, part.methods)
-        return optimisation_table(study, part.methods), drawn
-    if part.name == DISCOVERY.name:
-        return discovery_table(study, part.methods), discovery_figures(study, part.methods)
-    if part.name == KEPT.name:
-        return None, kept_figures(study, part.methods)
-    if part.name == MARGINS.name:
-        return None, margin_figures(study)
-    if part.name == TOKENS.name:
-        return None, figures.token_figures(extras.tokens)
-    if part.name == COSINES.name:
-        return tables.cosine_table(study, part.methods), figures.cosine_figures(extras.heads)
-    if part.name == GRADIENTS.name:
-        drawn = gradient_figures(study, part.methods)
-        return gradient_table(study, part.methods), drawn
-    if part.name == TAIL.name:
-        return None, figures.tail_figures(study, part.methods)
-    if part.name == COMPONENTS.name:
-        heads = enumerate(extras.heads)
-        return None, [plane(f"components-{i}", head, extras.rarest) for i, head in heads]
-    assert part.name == TEMPERATURE.name
-    return None, figures.temperature_figures(study, part.methods)
+def _components(extras: Extras) -> list[Figure]:
+    heads = enumerate(extras.heads)
+    return [plane(f"components-{i}", head, extras.rarest) for i, head in heads]
+
+
+# Part: its table and its figures; those of metrics, of rivals and of both protocols are above.
+_SHOWN: dict[str, Callable[[Study, Part, Extras], tuple[Table | None, list[Figure]]]] = {
+    EFFECTIVE.name: lambda s, p, e: (tables.effective_table(e.effective, e.trained), []),
+    HYPERPARAMETERS.name: lambda s, p, e: (tables.hyperparameter_table(s), []),
+    TRANSLATIONS.name: lambda s, p, e: (tables.translation_table(s, p.methods), []),
+    OPTIMISATION.name: lambda s, p, e: (
+        optimisation_table(s, p.methods),
+        optimisation_figures(s, p.methods),
+    ),
+    TOKENS.name: lambda s, p, e: (None, figures.token_figures(e.tokens)),
+    GRADIENTS.name: lambda s, p, e: (gradient_table(s, p.methods), gradient_figures(s, p.methods)),
+    TAIL.name: lambda s, p, e: (None, figures.tail_figures(s, p.methods)),
+    COSINES.name: lambda s, p, e: (
+        tables.cosine_table(s, p.methods),
+        figures.cosine_figures(e.heads),
+    ),
+    COMPONENTS.name: lambda s, p, e: (None, _components(e)),
+    TEMPERATURE.name: lambda s, p, e: (None, figures.temperature_figures(s, p.methods)),
+    DISCOVERY.name: lambda s, p, e: (
+        discovery_table(s, p.methods),
+        discovery_figures(s, p.methods),
+    ),
+    KEPT.name: lambda s, p, e: (None, kept_figures(s, p.methods)),
+    MARGINS.name: lambda s, p, e: (None, margin_figures(s)),
+}
 
 
 def _save(folder: Path, name: str, shown: Sequence[Table], whole: Table) -> None:
