@@ -28,7 +28,7 @@ def test_all_runs_of_a_folder_language_by_language(capsys: Capture) -> None:
     assert not err
     rows = [re.match(r"run: (\S+)  language: (\w+)  ppl: (\S+)  ", x) for x in out.splitlines()]
     found = {row.groups()[:2]: float(row[3]) for row in rows if row}
-    assert len(found) == len(rows) == 12
+    assert len(found) == len(rows) == 16
     for (name, language), ppl in found.items():  # as the run's own record says
         kept = lab.record(Path("runs", name))["languages"][language]["ppl"]
         assert ppl == pytest.approx(kept, abs=1e-4)

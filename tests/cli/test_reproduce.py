@@ -21,6 +21,8 @@ from elbowroom.lab.distributed import Ranks
 from elbowroom.lab.trainer import Event
 from elbowroom.study.paper import layout
 from elbowroom.study.paper.effective import effective_margins
+from elbowroom.study.paper.rows import stretches
+from elbowroom.study.paper.tuning import tuning_runs
 from tests.cli import lab
 from tests.study.paper.made_up import records
 
@@ -216,6 +218,11 @@ def test_the_tuning_comes_first_and_a_break_before_its_choice_changes_nothing(
     out = capsys.readouterr().out
     assert "20 runs of 8 methods: 20 finished" in out
     assert out.endswith("16 runs of these tune\n")
+
+
+def test_all_that_tune_are_one_stretch_on_cuda() -> None:
+    runs = tuning_runs([layout.RIVALS])
+    assert list(stretches(runs, module.AT_ONCE["cuda"])) == [runs]
 
 
 def test_ctrl_c_goes_on_with_resume(

@@ -46,7 +46,9 @@ class Watch:
         self.events.append(event)
 
     def steps(self):
-        return [(event.kind, event.step) for event in self.events]
+        """Return what was told but for the progress within an evaluation."""
+        told = (event for event in self.events if event.kind != "judging")
+        return [(event.kind, event.step) for event in told]
 
     def of(self, kind):
         return [event for event in self.events if event.kind == kind]

@@ -123,7 +123,7 @@ def test_a_resumed_run_goes_on_to_the_same_bits(tmp_path, clock):
 def test_cut_off_in_the_evaluation(tmp_path, monkeypatch):
     whole = fit(configs()[:2], tmp_path / "whole")
     with monkeypatch.context() as patched:
-        patched.setattr(Judge, "full", lambda self: 1 / 0)
+        patched.setattr(Judge, "full", lambda self, progress: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             fit(configs()[:2], tmp_path / "cut")
     assert kept(fit(configs()[:2], tmp_path / "cut", resume=True)) == kept(whole)

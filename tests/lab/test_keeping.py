@@ -193,7 +193,7 @@ def test_only_the_evaluation_is_missing(tmp_path, monkeypatch):
     assert RunFolder(tmp_path / "parts" / "a-i0-d0").end.best_step > 0
     watch = Watch()
     found = fit(runs, tmp_path / "parts", resume=True, observer=watch)
-    assert [event.kind for event in watch.events] == ["start", "judge", "done"]
+    assert [kind for kind, _ in watch.steps()] == ["start", "judge", "done"]
     assert differences(found, expected) == []
 
 
