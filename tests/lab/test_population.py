@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from elbowroom.errors import ArgumentValueError
+from elbowroom.lab import population as module
 from elbowroom.lab.population import Population, population_key
 from elbowroom.lab.precision import matmul_precision
 from tests.lab.by_hand import ByHand
@@ -340,6 +341,9 @@ def test_compiled_is_eager(monkeypatch):
     assert compiled == ["_losses"]
     population([run()])
     assert compiled == ["_losses"]
+    monkeypatch.setattr(module, "MOST_COMPILED", 0)  # many kinds of loss: the model alone
+    population([run(training={"compile": True})]).advance(1)
+    assert compiled == ["_losses", "_hidden"]
 
 
 # Runs that go astray

@@ -34,6 +34,7 @@ from elbowroom.lab.tokens import Corpus
 from elbowroom.optim import RowAdamW
 from elbowroom.rivals import CoupledAdamW
 
+MOST_COMPILED = 24  # kinds of loss to compile with the model; more of them cost minutes
 WARM_UP = 3  # steps before a graph is captured
 
 
@@ -108,7 +109,10 @@ class Population:
         return self.device.type == "cuda" if compiled is None else compiled
 
     def _compile(self) -> None:
-        self._losses = torch.compile(self._losses)  # type: ignore[method-assign]
+        if len(self.groups) <= MOST_COMPILED:
+            self._losses = torch.compile(self._losses)  # type: ignore[method-assign]
+        else:
+            self._hidden = torch.compile(self._hidden)  # type: ignore[method-assign]
         if self.device.type == "cuda":  # elsewhere its text is cut on the host
             self._draw = torch.compile(self._draw)  # type: ignore[method-assign]
             self._scale = torch.compile(self._scale)  # type: ignore[method-assign]
@@ -260,12 +264,16 @@ class Population:
         """Return the share of training that is over, on the device."""
         return (self.step.float() / self.training.steps).clamp(max=1.0)
 
+    def _hidden(self, ids: Tensor) -> Float[Tensor, "R N D"]:
+        """Return the model's hidden states for a batch."""
+        return self.model(ids).flatten(1, 2)  # type: ignore[no-any-return]
+
     def _losses(
         self, ids: Tensor, target: Tensor, step: Tensor, progress: Tensor
     ) -> Float[Tensor, " R"]:
         """Return each run's loss on a batch."""
         model = self.model
-        hidden, target = model(ids).flatten(1, 2), target.flatten(1)
+        hidden, target = self._hidden(ids), target.flatten(1)
         found = [
             objective(
                 hidden[at],
