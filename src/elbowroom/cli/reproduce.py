@@ -228,7 +228,7 @@ class Command(Training):
                 page = self._report(parts, corpus, extras())
         if ranks.is_first:
             study = study_of(finished(self.output, _flat(self._stages(parts))))
-            say(verdict_lines(study, settled(parts, study)))
+            say(verdict_lines(study, settled(parts, study), whole=False))
             _failures(study)
         return page
 
@@ -296,7 +296,7 @@ class Command(Training):
             raise FileError(f"{self.records}: no runs of the paper's methods in it")
         extras = replace(self._extras(parts), beside=others[0] if others else None)
         page = write_reproduction(study, parts, self.output, self._repeat, extras)
-        say(verdict_lines(study, settled(parts, study)))
+        say(verdict_lines(study, settled(parts, study), whole=False))
         _failures(study)
         print(f"\nreport: {page}   ({clock(time.monotonic() - start)})")
 

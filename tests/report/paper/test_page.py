@@ -108,7 +108,7 @@ def test_quick_runs_are_marked_and_not_judged(tmp_path: Path) -> None:
     write_reproduction(study, parts, tmp_path, command, Extras())
     text = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert "not in the paper's setting" in text.replace("&#x27;", "'")
-    assert "training.steps 600" in text
+    assert "training.steps 450" in text
     assert "✓ in" not in text
     assert "✗ out" not in text
     assert not any("printed numbers" in line for line in verdict_lines(study, parts))

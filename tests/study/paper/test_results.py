@@ -67,7 +67,7 @@ def test_runs_that_failed_and_scores_that_are_missing_count_nowhere() -> None:
 def test_another_setting_is_named_and_nothing_is_judged() -> None:
     base = base_of(quick=True)
     study = study_of([record("ce-tied", s, base) for s in range(3)])
-    assert study.differences["training.steps"] == ("600",)
+    assert study.differences["training.steps"] == ("450",)
     assert study.differences["model.width"] == ("64",)
     assert not study.is_papers
     assert study.result(ROW, "hr", "ppl").inside is None

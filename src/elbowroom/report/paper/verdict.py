@@ -50,18 +50,26 @@ def agreement_lines(study: Study, parts: Sequence[Part]) -> list[str]:
     return [*lines, f"Outside: {'; '.join(named)}."] if named else lines
 
 
-def answer_lines(study: Study) -> list[str]:
-    """Return each question with its answer, and the comparisons that it rests on."""
+def answer_lines(study: Study, *, whole: bool = True) -> list[str]:
+    """Return each question with its answer and, if whole, the comparisons that it rests on."""
     lines = []
     for answer in answers(study):
         lines.append(f"{answer.question} {' '.join(answer.sentences)}")
-        lines += [f"- {c.text}, {language}: {v.text}" for c, language, v in answer.claims]
+        claims = answer.claims if whole else ()
+        lines += [f"- {c.text}, {language}: {v.text}" for c, language, v in claims]
     return lines
 
 
-def verdict_lines(study: Study, parts: Sequence[Part]) -> list[str]:
-    """Return the verdict as lines for a terminal."""
-    return [*setting_lines(study), *agreement_lines(study, parts), *answer_lines(study)]
+def verdict_lines(study: Study, parts: Sequence[Part], *, whole: bool = True) -> list[str]:
+    """Return the verdict as lines of text.
+
+    Args:
+        study: our runs.
+        parts: what the report shows.
+        whole: with every comparison, seed by seed; else as a terminal has it.
+    """
+    answered = answer_lines(study, whole=whole)
+    return [*setting_lines(study), *agreement_lines(study, parts), *answered]
 
 
 def verdict_section(study: Study, parts: Sequence[Part]) -> Markup:

@@ -43,7 +43,7 @@ BASE: dict[str, Any] = {
 QUICK: dict[str, Any] = {
     "model": {"layers": 2, "heads": 4, "width": 64},
     "optimizer": {"lr": 3e-3, "min_lr": 3e-4, "warmup": 60},
-    "training": {"steps": 600, "log_every": 50, "eval_every": 100, "eval_windows": 4},
+    "training": {"steps": 450, "log_every": 50, "eval_every": 90, "eval_windows": 4},
     "evaluation": {"windows": 60, "temperatures": 40},
 }
 SEEDS, QUICK_SEEDS = 10, 2
