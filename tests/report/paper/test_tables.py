@@ -99,7 +99,7 @@ def test_hyperparameters_are_those_of_the_runs() -> None:
     quick = study_of([record("monolingual", 0, base_of(quick=True))])
     shown = hyperparameter_table(quick).markdown()
     assert "| n_layer | 4 | 2 | differs |" in shown
-    assert "| max_iters | 8000 | 12 | differs; the code makes" in shown
+    assert "| max_iters | 8000 | 9 | differs; the code makes" in shown
 
 
 def test_effective_margins_beside_the_print() -> None:

@@ -84,7 +84,7 @@ def test_the_monolingual_model_sees_the_rare_language_only() -> None:
     assert (run.training.steps, run.optimizer.warmup) == (160, 2)
     assert (run.data.sampling, run.data.shares) == ("fixed", (0.0, 1.0))
     assert run.training.keep.every == 5  # as in the authors' run
-    assert config_of("monolingual", base_of(quick=True)).training.steps == 12
+    assert config_of("monolingual", base_of(quick=True)).training.steps == 9
 
 
 def test_separated_embeddings_show_plain_runs_with_a_note() -> None:
