@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import math
 import types
 import typing
@@ -90,7 +91,7 @@ def from_plain(cls: type[T], values: object, where: str = "") -> T:
         if short is not None:
             return short(values, where)  # type: ignore[no-any-return]
         raise ArgumentTypeError(where or "settings", "a mapping", _kind(values))
-    known = typing.get_type_hints(cls)
+    known = _hints(cls)  # type: ignore[arg-type]  # a class has a hash, whatever it is of
     names = [field.name for field in fields(cls)]  # type: ignore[arg-type]
     for key in values:
         if key not in names:
@@ -190,6 +191,12 @@ def _as_float(value: object) -> object:
 
 def _join(where: str, key: object) -> str:
     return f"{where}.{key}" if where else str(key)
+
+
+@functools.cache
+def _hints(cls: type) -> dict[str, Any]:
+    """Return the types of a class's fields; found out once, since that takes most of the time."""
+    return typing.get_type_hints(cls)
 
 
 def _kind(value: object) -> str:

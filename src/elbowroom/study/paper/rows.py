@@ -244,7 +244,8 @@ def runs_of(
         ['ce-tied-i0-d0', 'ce-tied-i1-d1', 'margin-1-i0-d0', 'margin-1-i1-d1']
     """
     plan(dict(base or {}))  # names what is wrong before any method is blamed
-    return [config_of(name, base, seed) for name in names for seed in seeds]
+    each = (config_of(name, base) for name in names)
+    return [run.with_seed(seed) for run in each for seed in seeds]
 
 
 def stretches(runs: Sequence[RunConfig], most: int) -> Iterator[list[RunConfig]]:
