@@ -169,10 +169,29 @@ def mixed(count: int, precision: str = "tf32") -> list[RunConfig]:
     return found
 
 
-def on_cuda(corpus: Corpus, options: argparse.Namespace) -> dict[str, Any]:
-    """Time steps of populations, and the whole of one with its evaluation."""
+def kernels(population: Population, steps: int = 5) -> dict[str, Any]:
+    """Return how many kernels a step launches, what they take, and those that take most."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as seen:
+        population.advance(steps)
+        torch.cuda.synchronize()
+    found = [
+        {"name": x.key[:80], "launches": x.count / steps, "ms": x.device_time_total / steps / 1e3}
+        for x in seen.key_averages()
+    ]
+    found.sort(key=lambda x: -x["ms"])
+    launches, busy = (sum(x[key] for x in found) for key in ("launches", "ms"))
+    return {"launches": launches, "busy_ms": busy, "most": found[:40]}
+
+
+def on_cuda(
+    corpus: Corpus, options: argparse.Namespace, save: Callable[[dict[str, Any]], object]
+) -> dict[str, Any]:
+    """Time steps of populations, and the whole of the last with its evaluation.
+
+    What is known is saved as soon as it is: there may not be time for all.
+    """
     device, rows = torch.device("cuda"), []
-    for precision, count in itertools.product(("bf16", "tf32"), (1, 8, 86)):
+    for precision, count in itertools.product(options.precision, options.runs):
         torch.cuda.reset_peak_memory_stats()
         start = time.perf_counter()
         population = Population(mixed(count, precision), corpus, device)
@@ -189,12 +208,17 @@ def on_cuda(corpus: Corpus, options: argparse.Namespace) -> dict[str, Any]:
         row |= {"ready_seconds": ready, "peak_gib": torch.cuda.max_memory_allocated() / 2**30}
         rows.append(row)
         print(row, flush=True)
+        if options.kernels:
+            row["kernels"] = kernels(population)
+            print({key: round(row["kernels"][key], 3) for key in ("launches", "busy_ms")})
+        save({"rows": rows})
+    count = options.runs[-1]
     start = time.perf_counter()
-    judge = Judge(corpus, population.model, [1.0] * 86, EvaluationConfig())
+    judge = Judge(corpus, population.model, [1.0] * count, EvaluationConfig())
     judge.full()
     torch.cuda.synchronize()
     seconds = time.perf_counter() - start
-    print(f"evaluation of 86 runs: {seconds:.1f} s")
+    print(f"evaluation of {count} runs: {seconds:.1f} s")
     whole = rows[-1]["ms_a_step"]["median"] * 8 + seconds
     return {"rows": rows, "evaluation_seconds": seconds, "seconds_for_8000_steps": whole}
 
@@ -207,15 +231,21 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--steps", type=int, default=20, help="steps a round")
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--runs", type=int, nargs="+", default=[1, 8, 86], help="on CUDA")
+    parser.add_argument("--precision", nargs="+", default=["bf16", "tf32"], help="on CUDA")
+    parser.add_argument("--kernels", action="store_true", help="also what each kernel takes")
     parser.add_argument("--output", type=Path)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     origin = provenance("python benchmarks/bench_population.py", seed=0)
     corpus = prepare(shakespeare(options.text).paired(Pair()), "characters")
     cuda = torch.cuda.is_available()
-    found = on_cuda(corpus, options) if cuda else on_cpu(corpus, options)
     name = "speed/population_cuda.json" if cuda else "population_cpu.json"
-    write_json(options.output or Path("evidence") / name, found | {"provenance": origin})
+
+    def save(found: dict[str, Any]) -> None:
+        write_json(options.output or Path("evidence") / name, found | {"provenance": origin})
+
+    save(on_cuda(corpus, options, save) if cuda else on_cpu(corpus, options))
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from torch import Tensor
 import elbowroom as er
 from elbowroom import variants
 from elbowroom.losses import fused
+from elbowroom.losses.kernels import settings
 from tests.losses.cases import VARIANTS, Case, broken, make
 from tests.losses.problems import ALL, MARGIN, linear_problem, name, value_and_gradients
 from tests.losses.test_chunked import DIFFERENTIABLE, error
@@ -31,7 +32,13 @@ def small_chunks(monkeypatch) -> None:
     """Make chunks so small that most cases have several; entries are listed for few tokens."""
     monkeypatch.setattr(fused, "BUDGET", 20_000)
     monkeypatch.setattr(fused, "ALIGNED", 8)
-    monkeypatch.setattr(fused, "LISTED", 8)
+    choose(monkeypatch, listed=8, share=0.0)
+
+
+def choose(monkeypatch, **chosen) -> None:
+    """Let kernels run with other settings than the device's own."""
+    before = settings.CHOSEN or settings.of(torch.device(fused.DEVICES[0]))
+    monkeypatch.setattr(settings, "CHOSEN", replace(before, **chosen))
 
 
 def on(case: Case, device: str) -> Case:
@@ -294,12 +301,22 @@ def test_the_same_bits_twice(device, variant):
     assert all(torch.equal(x, y) for x, y in zip(gradients, others, strict=True))
 
 
-@pytest.mark.parametrize("listed", [0, 8, 1000])
-@pytest.mark.parametrize("budget", [2_000, 10**9])
-def test_layouts_agree(device, listed, budget, monkeypatch):
-    """However tokens are cut into chunks, and whether they are in blocks or listed."""
-    hidden, weight = torch.randn(70, 20, device=device), torch.randn(300, 20, device=device)
-    target = torch.randint(300, (70,), device=device)
+@pytest.mark.parametrize(
+    ("listed", "budget", "pieces"),
+    [
+        (0, 2_000, 2),
+        (8, 2_000, 2),
+        (1000, 2_000, 2),
+        (0, 10**9, 1),
+        (8, 10**9, 7),
+        (1000, 10**9, 2),
+    ],
+)
+def test_layouts_agree(device, listed, budget, pieces, monkeypatch):
+    """However tokens are cut into chunks, in blocks, in what pieces, or listed."""
+    count = 140 if pieces == 7 else 40
+    hidden, weight = torch.randn(count, 20, device=device), torch.randn(300, 20, device=device)
+    target = torch.randint(300, (count,), device=device)
     target[::7] = -100
 
     def loss(backend):
@@ -309,7 +326,8 @@ def test_layouts_agree(device, listed, budget, monkeypatch):
             weight,
         )
 
-    monkeypatch.setattr(fused, "LISTED", listed)
+    choose(monkeypatch, listed=listed, pieces=pieces)
+    monkeypatch.setattr(settings, "multiprocessors", lambda _: 1)
     monkeypatch.setattr(fused, "BUDGET", budget)
     torch.testing.assert_close(loss("triton"), loss("reference"), rtol=1e-4, atol=1e-6)
 
@@ -335,6 +353,64 @@ def test_float16_gradients_of_a_mean_over_many_tokens_do_not_vanish(device):
         for x, y in zip(ours, exact[1], strict=True):
             # 0.5 is what `value_and_gradients` gives a single number
             assert error(x.grad.double() / 1e6 * 0.5, y) < 4e-3
+
+
+@pytest.mark.filterwarnings("ignore:.*deterministic")
+@pytest.mark.parametrize(
+    "variant", [None, variants.Softminus(), variants.Decoupled(), variants.Leaky(0.2)], ids=name
+)
+def test_memory_that_nobody_wrote_is_not_read(device, variant):
+    """PyTorch fills it with NaN, and integers with their largest, when asked."""
+    hidden, weight, bias = (torch.randn(*s, device=device) for s in ((14, 12), (300, 12), (300,)))
+    target = torch.randint(300, (14,), device=device)
+    target[::6] = -100
+
+    def loss(backend):
+        return value_and_gradients(
+            lambda h, w, b: er.linear_thresholded_cross_entropy(
+                h, w, target, 1.0, bias=b, softcap=9.0, variant=variant, backend=backend
+            ),
+            hidden,
+            weight,
+            bias,
+        )
+
+    expected = loss("reference")
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    try:
+        found = loss("triton")
+    finally:
+        torch.use_deterministic_algorithms(False)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("budget", [2_000, 10**9])
+@pytest.mark.parametrize("margin", [1.0, INF])
+def test_a_weights_gradient_in_its_own_dtype(device, margin, budget, monkeypatch):
+    """As bfloat16 has it on a GPU: sums in float32, and one more rounding."""
+    monkeypatch.setattr(fused, "gradient_dtype", lambda dtype: dtype)
+    monkeypatch.setattr(fused, "BUDGET", budget)
+    hidden, weight = torch.randn(18, 16, device=device), torch.randn(300, 16, device=device) / 4
+    hidden, weight = hidden.half(), weight.half()
+    target = torch.randint(300, (18,), device=device)
+
+    def loss(backend, h, w, factor=1.0):
+        return value_and_gradients(
+            lambda h, w: (
+                factor
+                * er.linear_thresholded_cross_entropy(
+                    h, w, target, margin, reduction="sum", backend=backend
+                )
+            ),
+            h,
+            w,
+        )[1]
+
+    exact = loss("reference", hidden.double(), weight.double())
+    for factor in (2.0, 3.0):  # half of it comes to the loss: 1 spares a pass
+        for x, y in zip(loss("triton", hidden, weight, factor), exact, strict=True):
+            assert x.dtype == torch.float16
+            assert error(x.double(), factor * y) < 2e-3
 
 
 def test_one_row(device):

@@ -27,7 +27,7 @@ def dtypes() -> tuple[torch.dtype, ...]:
 
 @pytest.fixture
 def count() -> int:
-    return 28
+    return 21
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ is never touched again. From the marks follow lists, made and read on the device
 * of each strip, the tokens that keep something of it: a strip of the weight's gradient is a product
   over these;
 * of each block of 128 tokens that keep much, sorted by how much, the strips that any of them needs:
-  their hidden gradients are a product over these;
+  their hidden gradients are a product over these, cut along the vocabulary where blocks are few;
 * of each token that keeps little, its entries: its hidden gradient is a weighted sum of rows.
 
 Where it is known beforehand that everything is kept, as for ordinary cross-entropy, the products
@@ -26,6 +26,7 @@ from torch import Tensor
 
 from elbowroom.errors import ArgumentValueError
 from elbowroom.losses.chunked import Swept
+from elbowroom.losses.kernels import settings
 from elbowroom.losses.problem import Head, Tokens
 from elbowroom.losses.products import Needs
 from elbowroom.losses.spec import Spec, TokenStats
@@ -36,10 +37,7 @@ DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 HAS_TRITON = importlib.util.find_spec("triton") is not None
 STRIP = 128
 FOUND = 8
-# A token's hidden gradient is a sum of rows where it keeps so many entries at most, or so small a
-# share of the vocabulary: reading a row for each costs less than a block's product over all strips.
-LISTED, LISTED_SHARE = 128, 1 / 500
-TOKENS = 128  # of a block
+LISTS = 48 * 2**20  # bytes left for lists and pieces of products, where there are several chunks
 ALIGNED = 128  # chunks are whole multiples of so many tokens, where that is possible
 MOST = 2**15  # tokens of a chunk: lists number them in 16 bits
 EXACT = "ieee"  # how float32 is multiplied where TF32 is not allowed
@@ -85,7 +83,8 @@ def sweep(
 ) -> Swept:
     """Return losses, and gradients of ``sum_n coefficient_n * loss_n`` if there are coefficients.
 
-    The hidden gradient comes in the dtype of the hidden states, the others in float32.
+    The hidden gradient comes in the dtype of the hidden states, the weight's in that which
+    `gradient_dtype` says, the bias's in float32.
     """
     done = [
         Sweep(head, tokens, spec, coefficient, needs, r, stats=stats)
@@ -125,7 +124,8 @@ class Sweep:
         *,
         stats: bool,
     ) -> None:
-        self.states, self.matrix = head.hidden[r].detach(), head.weight[r].detach().contiguous()
+        self.states = head.hidden[r].detach().contiguous()
+        self.matrix = head.weight[r].detach().contiguous()
         self.offset = None if head.bias is None else head.bias[r].detach().contiguous()
         count, self.width = self.states.shape
         self.vocab, self.strips = len(self.matrix), -(-len(self.matrix) // STRIP)
@@ -144,11 +144,13 @@ class Sweep:
         self.losses = new(count, dtype=torch.float32)
         self.hidden = new(self.states.shape) if needs.hidden and self.grading else None
         self.weight = self.bias = None
+        self.wants_weight = needs.weight
         if self.grading and (needs.weight or needs.bias):
             make = torch.empty if count else torch.zeros
-            options: dict[str, Any] = {"dtype": torch.float32, "device": self.states.device}
-            self.weight = make(self.matrix.shape, **options)
-            self.bias = make(self.vocab, **options) if needs.bias else None
+            options: dict[str, Any] = {"device": self.states.device}
+            dtype = gradient_dtype(self.matrix.dtype)
+            self.weight = make(self.matrix.shape, dtype=dtype, **options)
+            self.bias = make(self.vocab, dtype=torch.float32, **options) if needs.bias else None
         self.stats = self._statistics(count) if stats else ()
         self._chunks(count)
         if self.grading and self.dense and self.states.dtype == torch.float16:
@@ -166,96 +168,133 @@ class Sweep:
         return new(count), new(count), *numbers, touched
 
     def _chunks(self, count: int) -> None:
-        size = _tokens_at_once(count, self.vocab, self._bytes())
-        raw = self.states.new_empty(size * self.vocab)
-        second = raw.new_empty(raw.shape if self._twice else 1)
-        for number, start in enumerate(range(0, count, max(1, size))):
+        size = _tokens_at_once(count, self._bytes(), *self._spare())
+        # Rows begin at multiples of a strip, so that memory is read in whole words.
+        room = self.states.new_empty(size, self.strips * STRIP)
+        raw = room[:, : self.vocab]
+        second = torch.empty_like(room)[:, : self.vocab] if self._twice else None
+        starts = range(0, count, max(1, size))
+        self.sums = self.weight
+        if self.weight is not None and self.weight.dtype != torch.float32:
+            dtype = torch.float32 if self.dense else self.weight.dtype
+            alone = len(starts) == 1
+            self.sums = None if alone else torch.empty_like(self.weight, dtype=dtype)
+        for start in starts:
             chunk = slice(start, min(start + size, count))
             n = chunk.stop - chunk.start
-            made = raw[: n * self.vocab].view(n, self.vocab)
-            torch.mm(self.states[chunk], self.matrix.mT, out=made)
-            self._chunk(chunk, made, second, first=number == 0)
+            torch.mm(self.states[chunk], self.matrix.mT, out=raw[:n])
+            ends = {"first": start == 0, "last": chunk.stop == count}
+            self._chunk(chunk, raw[:n], None if second is None else second[:n], **ends)
+        self.sums = None
+
+    def _spare(self) -> tuple[int, int]:
+        """Return the bytes that one chunk, and several, may take beyond the budget.
+
+        One spares the weight's sums in float32, and several spare half of them, if the gradient
+        itself holds the other half. Lists need some of it.
+        """
+        half, lists = 0, 0 if self.dense else LISTS
+        if self.weight is not None and self.weight.dtype != torch.float32:
+            half = self.weight.nbytes
+        return max(0, 2 * half - lists), (0 if self.dense else half) - lists
 
     def _bytes(self) -> int:
         """Return what a token's products take, and a copy of its hidden state (see `_dense`)."""
         copies = 2 if self._twice else 1
         copied = self.width if self.dense else 0
-        return (copies * self.vocab + copied) * self.states.dtype.itemsize
+        return (copies * self.strips * STRIP + copied) * self.states.dtype.itemsize
 
-    def _chunk(self, chunk: slice, raw: Tensor, second: Tensor, *, first: bool) -> None:
+    def _chunk(
+        self, chunk: slice, raw: Tensor, second: Tensor | None, *, first: bool, last: bool
+    ) -> None:
         from elbowroom.losses.kernels import launch  # imports Triton
 
         n, device = len(raw), raw.device
-        flags = torch.zeros(n, self.strips, dtype=torch.int8, device=device)
-        kept = torch.empty(n, dtype=torch.int64, device=device)
         found = torch.empty(n, FOUND, dtype=torch.float32, device=device)
+        kept = torch.empty(n, dtype=torch.int64, device=device)
         given = [raw, self.offset, self.target[chunk], self.counted[chunk], self.margin[chunk]]
         given += list(self.masks)
-        seen = [x[chunk] for x in self.stats[:4]]
-        launch.survey(
-            given,
-            [self.losses[chunk], found, flags, kept],
-            (seen, self.stats[4]) if self.stats else None,
-            self.options,
-            grading=self.grading and not self.dense,
-        )
-        if not self.grading:
+        seen = ([x[chunk] for x in self.stats[:4]], self.stats[4]) if self.stats else None
+        results = [self.losses[chunk], found, kept]
+        if not self.grading or self.dense:
+            launch.survey(given, [*results, None, None, None], seen, self.options, 0)
+            if self.grading:
+                self._dense(launch, given, found, chunk, first=first, last=last)
             return
+        chosen = settings.of(device)
+        listed = max(chosen.listed, int(chosen.share * self.vocab))
+        listed = listed if self.options["VARIANT"] < 2 else 0
+        flags = torch.zeros(n, self.strips, dtype=torch.int8, device=device)
+        strips, counts = (torch.empty(s, dtype=torch.int32, device=device) for s in (n * listed, n))
+        launch.survey(given, [*results, flags, strips, counts], seen, self.options, listed)
+        order, place, blocked = _sorted(counts, kept, self.counted[chunk], listed)
+        work = launch.Work(
+            strips, counts, *launch.strips(flags, order, blocked), order, place, blocked, listed
+        )
+        self._products(launch, given, found, work, flags, second, chunk, first=first, last=last)
+
+    def _products(
+        self,
+        launch: Any,
+        given: list[Any],
+        found: Tensor,
+        work: Any,
+        flags: Tensor,
+        second: Tensor | None,
+        chunk: slice,
+        *,
+        first: bool,
+        last: bool,
+    ) -> None:
+        """Turn products into gradients where the lists say so, and multiply these."""
         assert self.factor is not None
-        assert self.unit is not None
-        hidden = None if self.hidden is None else self.hidden[chunk]
-        factor = self.factor[chunk]
-        if self.dense:
-            self._dense(launch, given, factor, found, chunk, first=first)
-            return
-        most = max(LISTED, int(LISTED_SHARE * self.vocab))
-        listed = most if self.options["VARIANT"] < 2 else 0
-        order, place, blocks = _sorted(flags, kept, self.counted[chunk], listed)
-        needed, steps, step_counts = launch.strips(flags, order, blocks, TOKENS)
-        entries = launch.grade(
-            given, factor, found, flags, needed, place, blocks, second, self.options, listed, TOKENS
-        )
-        if hidden is not None:
-            if not listed:
+        raw = given[0]
+        listed = launch.grade(given, self.factor[chunk], found, work, second, self.options)
+        if self.hidden is not None:
+            hidden = self.hidden[chunk]
+            if listed is None:
                 hidden.zero_()
-            launch.blocks(
-                raw, self.matrix, order, blocks, steps, step_counts, self.unit, hidden, TOKENS,
-                self._precision(),
-            )  # fmt: skip
-            if listed:
-                launch.entries(self.matrix, place, blocks, entries, self.unit, hidden, listed)
+            launch.blocks(raw, self.matrix, work, self.unit, hidden, self._precision())
+            if listed is not None:
+                launch.entries(raw, self.matrix, work, listed, self.unit, hidden)
+        del listed, work
         if self.weight is not None:
-            gradient = second.view(-1)[: raw.numel()].view(raw.shape) if self._twice else raw
-            lists = launch.tokens(flags)
+            rest = None if self.sums is self.weight else self.sums
             launch.weight(
-                gradient, self.states[chunk].contiguous(), lists, self.unit, self.weight, self.bias,
-                self._precision(), first=first,
+                raw if second is None else second, self.states[chunk], flags, self.unit,
+                self.weight, rest, self.bias, self._precision(), first=first, last=last,
             )  # fmt: skip
 
     @property
     def _twice(self) -> bool:
         """Whether the weight sees less than the hidden states do."""
-        return bool(self.options["VARIANT"] == 2)
+        return bool(self.grading and self.options["VARIANT"] == 2)
 
     def _dense(
         self,
         launch: Any,
         given: list[Any],
-        factor: Tensor,
         found: Tensor,
         chunk: slice,
         *,
         first: bool,
+        last: bool,
     ) -> None:
         """Turn all products into gradients, and multiply them as a whole."""
         raw, counted = given[0], given[3]
-        # Hidden states of ignored tokens may be anything, NaN too: they must not reach the weight.
-        states = self.states[chunk].masked_fill(counted[:, None] == 0, 0.0)
-        launch.grade_all(given, factor, found, self.options)
+        assert self.factor is not None
+        launch.grade(given, self.factor[chunk], found, None, None, self.options)
         if self.hidden is not None:
             torch.mm(raw, self.matrix, out=self.hidden[chunk])
-        if self.weight is not None:
-            _accumulate(self.weight, raw.mT, states, first=first)
+        if self.wants_weight and self.weight is not None:
+            # Those of ignored tokens may be anything, NaN too: they must not reach the weight.
+            states = self.states[chunk].masked_fill(counted[:, None] == 0, 0.0)
+            if self.sums is None:
+                torch.mm(raw.mT, states, out=self.weight)
+            else:
+                _accumulate(self.sums, raw.mT, states, first=first)
+                if last and self.sums is not self.weight:
+                    self.weight.copy_(self.sums)
         if self.bias is not None:
             sums = raw.sum(0, dtype=torch.float32)
             self.bias.copy_(sums) if first else self.bias.add_(sums)
@@ -273,6 +312,24 @@ def _unit(coefficient: Float[Tensor, " N"], dtype: torch.dtype) -> Float[Tensor,
     return torch.where(largest > 0, largest, one)
 
 
+def gradient_dtype(dtype: torch.dtype) -> torch.dtype:
+    """Return the dtype in which the weight's gradient is handed out, summed in float32.
+
+    The factor of the backward pass is not known yet: in float16 a gradient may need it to be seen.
+    """
+    return torch.bfloat16 if dtype == torch.bfloat16 else torch.float32
+
+
+def scale(gradient: Tensor, factor: Tensor) -> bool:
+    """Multiply the gradients of runs in place if the kernels can, and return whether they could."""
+    if not takes(gradient) or not gradient.is_contiguous() or torch.compiler.is_compiling():
+        return False
+    from elbowroom.losses.kernels import launch  # imports Triton
+
+    launch.scale(gradient, factor)
+    return True
+
+
 def _accumulate(out: Tensor, a: Tensor, b: Tensor, *, first: bool) -> None:
     """Add ``a @ b`` to a float32 sum."""
     if a.dtype != torch.float32 and out.device.type == "cuda":
@@ -287,15 +344,15 @@ def _accumulate(out: Tensor, a: Tensor, b: Tensor, *, first: bool) -> None:
 
 
 def _sorted(
-    flags: Int[Tensor, "n S"], kept: Int[Tensor, " n"], counted: Tensor, listed: int
+    strips: Int[Tensor, " n"], kept: Int[Tensor, " n"], counted: Tensor, listed: int
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Sort tokens: those for blocks first, by the strips they keep; return their number, too."""
     blocked = (kept > listed) if listed else counted != 0
-    key = torch.where(blocked, flags.sum(-1, dtype=torch.int32), -1)
-    order = key.argsort(descending=True, stable=True).to(torch.int32)
-    place = torch.empty_like(order)
-    place[order.long()] = torch.arange(len(order), dtype=torch.int32, device=order.device)
-    return order, place, blocked.sum(dtype=torch.int32)
+    key = torch.where(blocked, strips, -1)
+    order = key.argsort(descending=True, stable=True)
+    place = torch.empty_like(strips)
+    place[order] = torch.arange(len(order), dtype=torch.int32, device=order.device)
+    return order.to(torch.int32), place, blocked.sum(dtype=torch.int32)
 
 
 def _of_run(x: Tensor, r: int) -> Tensor:
@@ -330,11 +387,18 @@ def _bytes(mask: Tensor) -> Tensor:
     return mask.contiguous().view(torch.uint8)
 
 
-def _tokens_at_once(count: int, vocab: int, per_token: int) -> int:
-    """Return the size of even chunks within the budget, at least one token."""
-    most = max(1, min(MOST - 1, BUDGET // max(1, per_token)))
-    if count <= most:
+def _tokens_at_once(count: int, per_token: int, one: int = 0, several: int = 0) -> int:
+    """Return the size of even chunks, at least one token.
+
+    Args:
+        count: tokens in all.
+        per_token: bytes.
+        one: bytes beyond the budget that are there for one chunk.
+        several: the same for several; where it is negative, bytes of the budget to be left.
+    """
+    if count <= min(MOST - 1, (BUDGET + one) // max(1, per_token)):
         return count
+    most = max(1, min(MOST - 1, max(BUDGET // 2, BUDGET + several) // max(1, per_token)))
     most = most // ALIGNED * ALIGNED or most
     parts = -(-count // most)
     size = -(-count // parts)

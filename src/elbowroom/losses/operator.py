@@ -114,14 +114,14 @@ class _Loss(torch.autograd.Function):
 def _scaled(gradient: Tensor, factor: Tensor | None, dtype: torch.dtype) -> Tensor:
     """Multiply the gradient of each run, which is given away, and convert it, in one pass.
 
-    On a CPU, spare the pass where the factor is 1.
+    Spare the pass where the factor is 1, on a CPU and where kernels look at it on the device.
     """
     on_host = gradient.device.type == "cpu" and not torch.compiler.is_compiling()
     if factor is None or gradient.numel() == 0 or (on_host and bool((factor == 1).all())):
         return gradient.to(dtype)
     column = factor.view(-1, *[1] * (gradient.ndim - 1))
     if gradient.dtype == dtype:
-        return gradient.mul_(column)
+        return gradient if fused.scale(gradient, factor) else gradient.mul_(column)
     return torch.mul(gradient, column, out=gradient.new_empty(gradient.shape, dtype=dtype))
 
 
@@ -191,6 +191,8 @@ def _(
     ]
     if backend == "triton" and wanted[0]:
         gradients[0] = gradients[0].to(hidden.dtype)
+    if backend == "triton" and wanted[1]:
+        gradients[1] = gradients[1].to(fused.gradient_dtype(weight.dtype))
     others = empty_stats(losses, weight.shape[1]).tensors() if stats else []
     return [losses, *gradients, *others]
 

@@ -12,7 +12,7 @@ import triton.language as tl
 # A checker of types must not wrap a kernel: Triton reads its source, and the names around it.
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["n", "S"])
 @no_type_check
 def tokens_kernel(
     flags, tokens, counts, n, S, STRIPS: tl.constexpr, ROWS: tl.constexpr
@@ -33,16 +33,15 @@ def tokens_kernel(
     tl.store(counts + strip, total, mask=strip < S)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["S"])
 @no_type_check
 def strips_kernel(
-    flags, order, blocks, needed, strips, counts, S,
+    flags, order, blocks, strips, counts, S,
     TOKENS: tl.constexpr, STRIPS: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip  # pragma: no cover
     """For a block of ``TOKENS`` sorted tokens, the strips that any of them keeps something of.
 
-    ``needed [B, S]`` marks them, ``strips [B, S]`` lists them. Only the first ``blocks`` tokens of
-    ``order`` are in blocks.
+    ``strips [B, S]`` lists them. Only the first ``blocks`` tokens of ``order`` are in blocks.
     """
     block = tl.program_id(0)
     last = tl.load(blocks)
@@ -58,7 +57,6 @@ def strips_kernel(
                 flag = tl.load(flags + token[:, None] * S + strip[None, :], mask=inside, other=0)
                 found = tl.maximum(found, tl.max(flag.to(tl.int32), axis=0))
             at = block.to(tl.int64) * S
-            tl.store(needed + at + strip, found.to(tl.int8), mask=strip < S)
             marked = (found != 0) & (strip < S)
             here = total + tl.cumsum(marked.to(tl.int32), axis=0) - 1
             tl.store(strips + at + here, strip, mask=marked)
