@@ -143,11 +143,11 @@ def _slips(study: Study) -> list[str]:
                 found = study.result(row, language, score)
                 if found.printed is None or not found.printed.note or found.mean is None:
                     continue
-                inside = {True: "agree", False: "do not agree", None: "cannot tell"}[found.inside]
+                agree = {True: "agree with", False: "do not agree with", None: "cannot judge"}
                 sentences.append(
                     f"{row.label}, {language}, {LABELS[score]}: {found.printed.text} is printed, "
                     f"{found.printed.meant} was meant; our runs "
-                    f"({found.mean.estimate:.4f}) {inside} with the latter."
+                    f"({found.mean.estimate:.4f}) {agree[found.inside]} the latter."
                 )
     return [*KNOWN_SLIPS, *sentences] if study.records else []
 
