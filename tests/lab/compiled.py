@@ -9,8 +9,10 @@ import pytest
 import torch
 
 from elbowroom.lab.model import GPT, ModelConfig
+from elbowroom.lab.population import Population
 from elbowroom.lab.random import below, bits, uniform
 from elbowroom.lab.schedule import Schedule
+from tests.lab.toy import corpus, run
 
 # PyTorch warns of itself: inductor uses torch.jit.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -60,3 +62,18 @@ def test_the_schedule():
     compiled = torch.compile(schedule.at, fullgraph=True, backend="aot_eager")
     for step in range(4):
         torch.testing.assert_close(compiled(torch.tensor(step)), schedule.at(step))
+
+
+def test_populations_of_many_shapes_are_compiled_each_in_one_piece(monkeypatch):
+    graphs, real = [], torch.compile
+
+    def counting(graph, inputs):
+        graphs.append(graph)
+        return graph.forward
+
+    monkeypatch.setattr(torch, "compile", lambda f, **more: real(f, backend=counting, **more))
+    with torch._dynamo.config.patch(recompile_limit=2, fail_on_recompile_limit_hit=True):
+        for count in range(1, 5):
+            runs = [run(name=f"r{i}", training={"compile": True}) for i in range(count)]
+            Population(runs, corpus(), torch.device("cpu")).advance(2)
+            assert len(graphs) == count

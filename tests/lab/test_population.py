@@ -336,7 +336,7 @@ def test_bf16_is_near_float32():
 def test_compiled_is_eager(monkeypatch):
     """Which parts are compiled on a CPU; what the compiler makes of them is torch's matter."""
     compiled = []
-    monkeypatch.setattr(torch, "compile", lambda f: compiled.append(f.__name__) or f)
+    monkeypatch.setattr(torch, "compile", lambda f, **_: compiled.append(f.__name__) or f)
     population([run(training={"compile": True})]).advance(1)
     assert compiled == ["_losses"]
     population([run()])

@@ -109,14 +109,17 @@ class Population:
         return self.device.type == "cuda" if compiled is None else compiled
 
     def _compile(self) -> None:
-        if len(self.groups) <= MOST_COMPILED:
-            self._losses = torch.compile(self._losses)  # type: ignore[method-assign]
-        else:
-            self._hidden = torch.compile(self._hidden)  # type: ignore[method-assign]
+        """Compile what a step does, for the shapes of this population alone.
+
+        The compiler counts programs by their source: after a few populations it would take shapes
+        as variable, and after eight give up. So it forgets the population before.
+        """
+        torch.compiler.reset()
+        names = ["_losses" if len(self.groups) <= MOST_COMPILED else "_hidden"]
         if self.device.type == "cuda":  # elsewhere its text is cut on the host
-            self._draw = torch.compile(self._draw)  # type: ignore[method-assign]
-            self._scale = torch.compile(self._scale)  # type: ignore[method-assign]
-            self._norms = torch.compile(self._norms)  # type: ignore[method-assign]
+            names += ["_draw", "_scale", "_norms"]
+        for name in names:
+            setattr(self, name, torch.compile(getattr(self, name), dynamic=False))
 
     # What is made once
 
