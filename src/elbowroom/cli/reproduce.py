@@ -85,8 +85,9 @@ LOOKED_INTO = {
 ProtocolName: TypeAlias = Annotated[
     Literal["paper", "clean"] | None, tyro.conf.arg(metavar="{paper,clean}")
 ]
-# Runs that are trained in one stretch, about; on CUDA all that tune, to compile them once.
+# Runs that are trained in one stretch, about: on CUDA each stretch is compiled, so few are better.
 AT_ONCE = {"cuda": 240, "cpu": 40}
+ROOMY = 48 * 2**30  # bytes of a device that has room for twice as many
 
 
 @dataclass(kw_only=True)
@@ -213,7 +214,7 @@ class Command(Training):
             with ranks.one_first():
                 corpus = self._corpus(parts, _flat(self._stages(parts)))
             extras = cache(lambda: self._extras(parts, corpus))
-            for stretch in self._stretches(parts, AT_ONCE[device.type]):
+            for stretch in self._stretches(parts, _at_once(device)):
                 assert corpus is not None
                 new = any(not RunFolder(self.output / run.folder).is_finished for run in stretch)
                 if self.max_minutes is not None:
@@ -312,6 +313,12 @@ class Command(Training):
         words += ["--protocol", self.protocol] if self.protocol else []
         words += ["--seeds", str(self.seeds)] if self.seeds is not None else []
         return repeat("reproduce", *words, "--resume", self.fields)
+
+
+def _at_once(device: torch.device) -> int:
+    """Return about how many runs are trained at once on a device."""
+    room = torch.cuda.get_device_properties(device).total_memory if device.type == "cuda" else 0
+    return AT_ONCE[device.type] * (2 if room > ROOMY else 1)
 
 
 def _brief(word: str) -> str:
